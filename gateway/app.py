@@ -1,0 +1,1 @@
+"""The composition root: the one file that names concrete adapters."""

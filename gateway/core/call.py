@@ -1,0 +1,80 @@
+"""One call on its way through the pipeline, and the shape of a stage.
+
+Ingress (or the unwinder) makes it, stages read it and fill in what they decide, nobody else keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from gateway.core.message import Request
+from gateway.core.outcome import Outcome
+from gateway.core.tool import BoundRequest, Operation, ToolSpec
+
+__all__ = ["Call", "Handler", "Lane", "Stage"]
+
+
+class Lane(StrEnum):
+    """Why the call is made. Compensators and probes are ours: they use reserved slots and their own keys."""
+
+    FORWARD = "forward"
+    COMPENSATION = "compensation"
+    PROBE = "probe"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Call:
+    """One call.
+
+    Attributes:
+        tool, operation, params: what the manifest says of it.
+        request: what egress will send, without key and credential.
+        agent: who calls, for fairness and implicit runs.
+        trajectory: name of the run; empty for the agent's implicit run until the saga stage has found it.
+        run_header: the name came from the agent, as `Seawall-Trajectory`.
+        lane: forward, compensation or probe.
+        started: monotonic seconds when the call was accepted.
+        deadline: monotonic seconds after which nothing new is begun for it.
+        caller_key: the agent's own idempotency key.
+        action: digest of operation and canonical arguments; equal digests are the same action.
+        fingerprint: digest of the exact content, to tell a reused key from a repeat.
+        step: number of the step in its run, once it has one; of a compensation, the step that it undoes.
+        key: idempotency key of the step, stable over attempts, restarts and repeats.
+        attempt: attempts made so far; the first is 1.
+        is_committed_to_send: the intent is on its way to disk: from here the call is finished even if the agent leaves.
+        traceparent: W3C trace context to send to the tool, once telemetry has set it.
+    """
+
+    tool: ToolSpec
+    operation: Operation
+    request: Request
+    agent: str
+    started: float
+    deadline: float
+    trajectory: str = ""
+    run_header: bool = False
+    lane: Lane = Lane.FORWARD
+    params: Mapping[str, str] = field(default_factory=dict)
+    caller_key: str | None = None
+    action: bytes = b""
+    fingerprint: bytes = b""
+    step: int | None = None
+    key: str | None = None
+    attempt: int = 0
+    is_committed_to_send: bool = False
+    compensation: BoundRequest | None = None
+    traceparent: bytes | None = None
+    tracestate: bytes | None = None
+
+
+Handler = Callable[[Call], Awaitable[Outcome]]
+
+
+class Stage(Protocol):
+    """One rule around the rest of the pipeline: calls `proceed` once, many times (retry) or not at all (breaker)."""
+
+    async def __call__(self, call: Call, proceed: Handler) -> Outcome:
+        """Return the outcome. Gives back in `finally` whatever it took."""

@@ -1,0 +1,207 @@
+"""The manifest as users write it: tools, what their operations mean, and the domains they share.
+
+These are the decoded values, before expressions are compiled and secrets resolved; `gateway/config/` turns them into the
+`ToolSpec`s of `core/tool.py` that the gateway runs on. Keys are a contract (design section 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le, MinLen
+
+from gateway.core.admission import AdmissionSettings
+from gateway.core.breaker import BreakerSettings
+from gateway.core.retry import RetrySettings
+from gateway.core.setting import CEL, REQUEST_LINE, SECONDS, TEMPLATE, Doc
+
+__all__ = [
+    "ApprovalPolicy",
+    "CompensatorSettings",
+    "CredentialSettings",
+    "DomainSettings",
+    "IdempotencySettings",
+    "JournalMode",
+    "KeyFormat",
+    "Manifest",
+    "OperationSettings",
+    "ProbeSettings",
+    "RequestSettings",
+    "SecretSettings",
+    "Tier",
+    "TimeoutSettings",
+    "ToolSettings",
+]
+
+
+class Tier(StrEnum):
+    """What an operation does to the world (seed 000, classes I to III).
+
+    `UNMANAGED` is never written in a manifest: it is the write of a tool that declares no operations.
+    """
+
+    READ = "read"
+    REVERSIBLE = "reversible"
+    COMPENSABLE = "compensable"
+    PIVOT = "pivot"
+    UNMANAGED = "unmanaged"
+
+
+class JournalMode(StrEnum):
+    """When the intent of a step is durable."""
+
+    STRICT = "strict"
+    LAZY = "lazy"
+
+
+class ApprovalPolicy(StrEnum):
+    """Whether a person decides before the step is sent."""
+
+    NONE = "none"
+    REQUIRED = "required"
+
+
+class KeyFormat(StrEnum):
+    """How an idempotency key is written into its header: as it is, or as a quoted structured-field string."""
+
+    RAW = "raw"
+    SF_STRING = "sf-string"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeoutSettings:
+    """Bounds on each part of an exchange. Streams of reads know only `connect`, `first_byte` and `idle`."""
+
+    connect: Annotated[float, SECONDS, Gt(0), Doc("Name look-up, TCP and TLS together.")] = 5.0
+    first_byte: Annotated[float, SECONDS, Gt(0), Doc("From the request fully written to the answer's head.")] = 30.0
+    idle: Annotated[float, SECONDS, Gt(0), Doc("Between two pieces of the answer's body.")] = 60.0
+    total: Annotated[
+        float, SECONDS, Gt(0), Doc("The whole call: queue, attempts, waits; of a read, up to the head.")
+    ] = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainSettings(AdmissionSettings):
+    """A pool of shared fate: tools that fail together share slots, queue, rate and time bounds.
+
+    `breaker` and `retry` are defaults for the domain's tools.
+    """
+
+    timeouts: Annotated[TimeoutSettings, Doc("Time bounds of each call.")] = TimeoutSettings()
+    breaker: Annotated[BreakerSettings | None, Doc("Default breaker of the domain's tools.")] = None
+    retry: Annotated[RetrySettings | None, Doc("Default retry policy of the domain's tools.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdempotencySettings:
+    """How the tool takes idempotency keys. Declaring it says that the tool honours them."""
+
+    header: Annotated[str, MinLen(1), Doc("Header that carries the key.")] = "Idempotency-Key"
+    format: Annotated[KeyFormat, Doc("Written bare, or quoted as a structured field (RFC 9651).")] = KeyFormat.RAW
+    window: Annotated[float, SECONDS, Gt(0), Doc("How long the tool remembers a key; after it nothing is re-sent.")] = (
+        86_400.0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialSettings:
+    """The tool's own credential, put on each request by the gateway; the agent never sees it."""
+
+    header: Annotated[str, MinLen(1), Doc("Header that carries the credential.")] = "Authorization"
+    value: Annotated[str, TEMPLATE, Doc("Its value; `${secret:NAME}` is replaced by the secret.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretSettings:
+    """Where a secret comes from: exactly one of the two. Without an entry, SEAWALL_SECRET_<NAME> or a file in --secrets."""
+
+    file: Annotated[str | None, Doc("Path of a file that holds it, relative to the manifest.")] = None
+    env: Annotated[str | None, Doc("Name of an environment variable that holds it.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSettings:
+    """A request the gateway may send on its own: compensator or probe. Every text may hold `${…}`.
+
+    In YAML either the line alone (`POST /v1/x/${response.json.id}/cancel`) or a mapping with `request:` and these keys.
+    At most one of `json`, `form`, `body`.
+    """
+
+    request: Annotated[str, REQUEST_LINE, TEMPLATE, Doc("METHOD and path; values are percent-encoded into the path.")]
+    headers: Annotated[Mapping[str, str], TEMPLATE, Doc("Headers to send.")] = field(default_factory=dict)
+    query: Annotated[Mapping[str, str], TEMPLATE, Doc("Query parameters, encoded for you.")] = field(
+        default_factory=dict
+    )
+    json: Annotated[object, TEMPLATE, Doc("Body as JSON; a text that is one `${…}` keeps its type.")] = None
+    form: Annotated[Mapping[str, str] | None, TEMPLATE, Doc("Body as a web form.")] = None
+    body: Annotated[str | None, TEMPLATE, Doc("Body as text.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompensatorSettings(RequestSettings):
+    """The call that undoes a step, bound when the step commits, sent on abort."""
+
+    tool: Annotated[str | None, Doc("Tool to call, if not the step's own.")] = None
+    postcondition: Annotated[str | None, CEL, Doc("Over `response`; default: 2xx, or 404/410 to a DELETE.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeSettings(RequestSettings):
+    """A read that answers whether a step landed."""
+
+    tool: Annotated[str | None, Doc("Tool to call, if not the step's own.")] = None
+    landed: Annotated[str | None, CEL, Doc("True if the step had its effect.")] = None
+    not_landed: Annotated[str | None, CEL, Doc("True if it certainly had none; neither: unknown.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationSettings:
+    """One thing a tool can do, and what that means."""
+
+    match: Annotated[
+        str, REQUEST_LINE, Doc("METHOD and path template; `{name}` is one segment, `?a=b` a query it needs.")
+    ]
+    tier: Annotated[Literal["read", "reversible", "compensable", "pivot"], Doc("What it does to the world.")]
+    compensator: Annotated[CompensatorSettings | None, Doc("The call that undoes it.")] = None
+    probe: Annotated[ProbeSettings | None, Doc("The read that tells whether it landed.")] = None
+    postcondition: Annotated[str | None, CEL, Doc("Must hold of `response`, or the answer counts as bad.")] = None
+    approval: Annotated[ApprovalPolicy, Doc("Whether a person decides first.")] = ApprovalPolicy.NONE
+    idempotent: Annotated[bool, Doc("Repeating it changes nothing more; legal after the pivot.")] = False
+    fails_cleanly: Annotated[bool, Doc("A 5xx answer means that nothing happened.")] = False
+    journal: Annotated[JournalMode, Doc("`lazy`: do not wait for the disk (reversible operations only).")] = (
+        JournalMode.STRICT
+    )
+    timeouts: Annotated[TimeoutSettings | None, Doc("Overrides the domain's time bounds.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSettings:
+    """An external service."""
+
+    upstream: Annotated[str, MinLen(1), Doc("Base URL: http or https, host, port, path prefix.")]
+    domain: Annotated[str | None, Doc("Domain it shares; without one it has a default domain of its own.")] = None
+    breaker: Annotated[BreakerSettings | None, Doc("Its circuit breaker.")] = None
+    retry: Annotated[RetrySettings | None, Doc("Its retry policy.")] = None
+    timeouts: Annotated[TimeoutSettings | None, Doc("Overrides the domain's time bounds.")] = None
+    idempotency: Annotated[IdempotencySettings | None, Doc("Present if the tool honours idempotency keys.")] = None
+    credentials: Annotated[CredentialSettings | None, Doc("Put on each request by the gateway.")] = None
+    strict: Annotated[bool, Doc("Refuse writes that no operation declares.")] = False
+    operations: Annotated[Mapping[str, OperationSettings], Doc("What it can do.")] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Everything the gateway knows about the tools."""
+
+    version: Annotated[int, Ge(1), Le(1), Doc("Version of this format.")] = 1
+    include: Annotated[
+        tuple[str, ...], Doc("Files whose domains, secrets and tools are added; paths relative to this file.")
+    ] = ()
+    secrets: Annotated[Mapping[str, SecretSettings], Doc("Where named secrets come from.")] = field(
+        default_factory=dict
+    )
+    domains: Annotated[Mapping[str, DomainSettings], Doc("Pools of shared fate.")] = field(default_factory=dict)
+    tools: Annotated[Mapping[str, ToolSettings], Doc("The services agents may call.")] = field(default_factory=dict)

@@ -1,0 +1,127 @@
+"""What crosses the seams between ingress, the pipeline and egress: bytes and bodies, never a framework's objects.
+
+Header names and values are raw bytes in the order they came, repeated fields included (RFC 9110 section 5.3), because a
+proxy may not guess which of them may be merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+__all__ = ["Body", "BytesBody", "Headers", "Reply", "Request", "first_header", "without_headers"]
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+
+class Body(Protocol):
+    """Bytes on their way. Either replayable (may be read again from the start) or not."""
+
+    @property
+    def size(self) -> int | None:
+        """Length in bytes, or None where only the end tells."""
+
+    @property
+    def is_replayable(self) -> bool:
+        """Whether `chunks` may be called more than once."""
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Iterate over the bytes, in pieces as they come."""
+
+    async def aclose(self) -> None:
+        """Give back what the body holds (file, connection). May be repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class BytesBody:
+    """A body held in memory."""
+
+    data: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return len(self.data)
+
+    @property
+    def is_replayable(self) -> bool:
+        """Always."""
+        return True
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield everything at once."""
+        if self.data:
+            yield self.data
+
+    async def aclose(self) -> None:
+        """Nothing to give back."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One request to a tool, as egress sends it.
+
+    Attributes:
+        method: as the agent wrote it.
+        target: raw origin-form target towards the tool: path and query, percent-encoding untouched.
+        headers: end-to-end fields only; Host and framing fields are egress's own business.
+        body: replayable if the call may be attempted twice; None sends no body at all.
+        has_side_effects: False for reads; decides whether a broken exchange is `Failed` or `InDoubt`.
+        capture_answer: read the whole answer before returning (writes) instead of streaming it (reads).
+    """
+
+    method: str
+    target: bytes
+    headers: Headers
+    body: Body | None = None
+    has_side_effects: bool = True
+    capture_answer: bool = True
+
+
+@dataclass(slots=True)
+class Reply:
+    """A tool's answer.
+
+    `on_close` callbacks run once, when the body was read to its end, broke, or was given up: that is when a slot goes
+    back. `await reply.aclose()` may be repeated.
+    """
+
+    status: int
+    reason: bytes
+    headers: Headers
+    body: Body
+    _on_close: list[Callable[[], None]] = field(default_factory=list)
+    _closed: bool = False
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called when the body is done with; at once if it already is."""
+        if self._closed:
+            callback()
+        else:
+            self._on_close.append(callback)
+
+    async def aclose(self) -> None:
+        """Release the body and run the callbacks, also if releasing fails."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self.body.aclose()
+        finally:
+            callbacks, self._on_close = self._on_close, []
+            for callback in callbacks:
+                callback()
+
+
+def first_header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
+    """Return the value of the first field called `name` (given in lower case), or None."""
+    for key, value in headers:
+        if key.lower() == name:
+            return value
+    return None
+
+
+def without_headers(headers: Iterable[tuple[bytes, bytes]], names: frozenset[bytes]) -> Headers:
+    """Return the fields whose lower-case name is not in `names`, order kept."""
+    return tuple((key, value) for key, value in headers if key.lower() not in names)

@@ -1,0 +1,96 @@
+"""What became of a call: four answers, each carrying the one fact that makes a repeat safe or not.
+
+    Success    the tool did it and said so
+    Rejected   we refused; nothing was sent, and it says nothing about the tool
+    Failed     certainly no effect: never sent, or the tool said no, or it was a read
+    InDoubt    sent, and the effect is unknown
+
+Match on them with `assert_never` at the end. Errors that we expect are these values; exceptions are for bugs.
+
+Source: App-vNext/Polly `Outcome` (errors as values); Garcia-Molina & Salem 1987 (a step without a record is in doubt).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gateway.core.codes import Code, Dispatched
+from gateway.core.fault import Fault
+from gateway.core.message import Reply
+
+__all__ = ["Failed", "InDoubt", "Outcome", "Refusal", "Rejected", "Success"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A refusal before it becomes problem JSON.
+
+    Attributes:
+        code: the row of `core/codes.py`.
+        detail: one sentence written for the model: what happened, to which tool, what to do next.
+        retry_after_ms: when a repeat makes sense; None where it does not.
+        dispatched: overrides the row's fact where we know better.
+        retryable: overrides the row's advice where we know better.
+        dependency: the tool or domain that the refusal is about.
+        extra: further members of the problem object, JSON-compatible.
+    """
+
+    code: Code
+    detail: str
+    retry_after_ms: int | None = None
+    dispatched: Dispatched | None = None
+    retryable: bool | None = None
+    dependency: str | None = None
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """The tool did it; `reply` is its answer. `is_replay` marks one that was delivered from the journal."""
+
+    reply: Reply
+    is_replay: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """We refused. Nothing was sent."""
+
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Certainly no effect.
+
+    Attributes:
+        fault: how it went wrong.
+        refusal: what the agent reads when there is no answer of the tool's own.
+        reply: the tool's own answer, which the agent gets unchanged.
+        retry_after_ms: the tool's own hint.
+    """
+
+    fault: Fault
+    refusal: Refusal | None = None
+    reply: Reply | None = None
+    retry_after_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InDoubt:
+    """Sent, effect unknown.
+
+    Attributes:
+        fault: how it went wrong.
+        refusal: what the agent reads.
+        reply: the tool's answer where there was one (a 5xx); evidence for settling, never shown as a plain answer.
+    """
+
+    fault: Fault
+    refusal: Refusal
+    reply: Reply | None = None
+    retry_after_ms: int | None = None
+
+
+Outcome = Success | Rejected | Failed | InDoubt

@@ -1,0 +1,185 @@
+"""A tool as the gateway runs it: everything precomputed at load, immutable, replaced as a whole on reload.
+
+`Catalog.tools` is one dictionary, so a call finds its tool in constant time however many there are. Calls in flight
+keep the `ToolSpec` they started with; a reload never changes a call half-way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from gateway.core.admission import AdmissionSettings
+from gateway.core.breaker import BreakerSettings
+from gateway.core.expression import Environment, Expression
+from gateway.core.manifest import (
+    ApprovalPolicy,
+    IdempotencySettings,
+    JournalMode,
+    Tier,
+    TimeoutSettings,
+)
+from gateway.core.retry import RetrySettings
+
+__all__ = [
+    "BoundRequest",
+    "Catalog",
+    "Compensator",
+    "Domain",
+    "Match",
+    "Operation",
+    "Probe",
+    "RequestTemplate",
+    "ToolSpec",
+    "Upstream",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRequest:
+    """A request with every value filled in; what the journal keeps of a compensator.
+
+    `target` is the path and query below the tool's upstream (its path prefix not included), percent-encoded.
+    """
+
+    tool: str
+    method: str
+    target: str
+    headers: tuple[tuple[str, str], ...] = ()
+    body: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTemplate:
+    """A request with holes. `bind(env)` fills them.
+
+    `bind` raises `ExpressionError` if a value is missing, null, or would change the shape of the request (a path
+    segment that is empty or `..`, a header value with a line break).
+    """
+
+    source: str
+    bind: Callable[[Environment], BoundRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class Compensator:
+    """The declared undo of an operation. `postcondition` None means: 2xx, or 404/410 to a DELETE."""
+
+    request: RequestTemplate
+    postcondition: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The declared read that tells whether a step landed."""
+
+    request: RequestTemplate
+    landed: Expression | None = None
+    not_landed: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Operation:
+    """One thing a tool can do. `is_declared` is False for those made up for undeclared calls."""
+
+    name: str
+    tier: Tier
+    timeouts: TimeoutSettings
+    source: str = ""
+    is_declared: bool = True
+    compensator: Compensator | None = None
+    probe: Probe | None = None
+    postcondition: Expression | None = None
+    approval: ApprovalPolicy = ApprovalPolicy.NONE
+    is_idempotent: bool = False
+    fails_cleanly: bool = False
+    journal: JournalMode = JournalMode.STRICT
+
+    @property
+    def is_read(self) -> bool:
+        """Whether calls have no effect."""
+        return self.tier is Tier.READ
+
+    @property
+    def is_undoable(self) -> bool:
+        """Whether a committed step of it has to be undone on abort."""
+        return self.compensator is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Which operation a call is, the values of the template's segments, and why, in one sentence for `explain`."""
+
+    operation: Operation
+    params: Mapping[str, str]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """Where a tool lives. `prefix` is the raw path in front of every target, without a trailing slash."""
+
+    scheme: str
+    host: str
+    port: int
+    prefix: str = ""
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port, as one text; brackets around an IPv6 address."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+    @property
+    def authority(self) -> str:
+        """What goes into Host: the port only where it is not the scheme's own (RFC 9110 section 7.2)."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == {"http": 80, "https": 443}[self.scheme] else f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Domain:
+    """A pool of shared fate by name."""
+
+    name: str
+    admission: AdmissionSettings
+    timeouts: TimeoutSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ToolSpec:
+    """A tool, ready to run.
+
+    Attributes:
+        match: finds the operation of a method and a raw target (path and query below the tool's name).
+        credential: header name and value to set on each request; the value is a secret and never printed.
+        breaker_key: names the origin and credential that share one breaker, without revealing the credential.
+        digest: of everything above as configured; equal digests mean that a reload changed nothing for this tool.
+    """
+
+    name: str
+    upstream: Upstream
+    domain: Domain
+    breaker: BreakerSettings
+    retry: RetrySettings
+    match: Callable[[str, str], Match]
+    operations: Mapping[str, Operation]
+    idempotency: IdempotencySettings | None = None
+    credential: tuple[bytes, bytes] | None = field(default=None, repr=False)
+    is_strict: bool = False
+    breaker_key: str = ""
+    digest: str = ""
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether the tool declares operations."""
+        return any(operation.is_declared for operation in self.operations.values())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Catalog:
+    """All tools in force, by name, and the digest of the manifest they came from."""
+
+    tools: Mapping[str, ToolSpec]
+    domains: Mapping[str, Domain]
+    digest: str = ""

@@ -1,0 +1,1 @@
+"""Towards the agents: the proxy, the runs API, the control plane."""

@@ -1,0 +1,204 @@
+"""What a journal is: append-only streams of typed records, and almost nothing else.
+
+One stream is one run. A stream is appended with the version that the writer expects; another version is a `Conflict`, and
+the writer reads again and decides again. That one rule serialises writers. An append is durable when its future is done;
+lazy appends become durable with the next commit and are waited for by nobody. Appends to one stream are committed in the
+order in which `append` was called, and an append after one that failed fails too.
+
+The journal does not know what entries mean. Heads are a small table beside the log, written in the same transaction, so
+that finding the open runs costs nothing that grows with history.
+
+Backends: `memory` (tests, and runs without a disk), `sqlite` (the embedded default). One conformance suite,
+`tests/journal/test_conformance.py`, holds for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gateway.core.message import Body
+
+__all__ = [
+    "Append",
+    "Conflict",
+    "Entry",
+    "Head",
+    "Journal",
+    "JournalCorrupt",
+    "JournalError",
+    "JournalLocked",
+    "JournalStats",
+    "JournalUnavailable",
+    "KeyClaim",
+    "KeyOwner",
+]
+
+
+class JournalError(Exception):
+    """Anything that keeps a journal from doing its work. The message says what to do next."""
+
+
+class JournalUnavailable(JournalError):
+    """The append was not made durable, or the read failed. Whether an append that failed is there after all is unknown:
+    read the stream again before deciding anew."""
+
+
+class Conflict(JournalError):
+    """The stream is at another version than the writer expected; nothing was written."""
+
+
+class JournalCorrupt(JournalError):
+    """What is on disk contradicts itself. Names the first bad record."""
+
+
+class JournalLocked(JournalError):
+    """Another gateway has this journal open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record as the journal keeps it: kind, UTC milliseconds, and the encoded body verbatim."""
+
+    kind: str
+    at: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where a stream stands: its version (number of entries), state, and whether it is open."""
+
+    stream: str
+    version: int
+    state: str
+    is_open: bool
+    agent: str
+    opened_at: int
+    changed_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyClaim:
+    """An agent's own idempotency key (as a digest, scoped by agent and tool) and the step it names, until `expires_at`."""
+
+    digest: bytes
+    step: int
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOwner:
+    """The step that a caller's key names."""
+
+    stream: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """One append: all of it becomes durable, or none.
+
+    Attributes:
+        stream: the run.
+        expected: its version before; 0 makes the stream.
+        entries: at least one.
+        state, is_open, agent: the head afterwards.
+        claims: caller's keys to remember with it; an existing claim is overwritten.
+    """
+
+    stream: str
+    expected: int
+    entries: Sequence[Entry]
+    state: str
+    is_open: bool
+    agent: str
+    claims: Sequence[KeyClaim] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalStats:
+    """Figures for `/metrics` and `seawall journal stats`. Sizes in bytes, times in seconds."""
+
+    backend: str
+    streams: int
+    open_streams: int
+    entries: int
+    queued: int
+    commits: int
+    committed_entries: int
+    last_commit_s: float
+    oldest_queued_s: float
+    is_healthy: bool
+    details: Mapping[str, object] = field(default_factory=dict)
+
+
+class Journal(Protocol):
+    """A place where runs are recorded. Used from one event loop only."""
+
+    def append(self, append: Append, *, lazy: bool = False) -> asyncio.Future[None]:
+        """Queue an append now; the future is done when it is durable.
+
+        Cancelling the future does not take the append back. A lazy one does not wake the disk by itself; its future may
+        be dropped, an error of it is not reported as "never retrieved".
+
+        Raises (in the future):
+            Conflict: the stream is not at `expected`; nothing was written.
+            JournalUnavailable: the commit failed, the queue is full, or the journal is closed.
+        """
+
+    async def read(self, stream: str, after: int = 0) -> list[Entry]:
+        """Return the entries of a stream beyond version `after`, oldest first; empty if there is no such stream.
+
+        Sees every append whose future is done.
+        """
+
+    async def head(self, stream: str) -> Head | None:
+        """Return where a stream stands, or None."""
+
+    async def open_heads(self, after: str = "", limit: int = 500) -> list[Head]:
+        """Return open streams in order of name, beyond `after`. Cost does not depend on closed ones."""
+
+    async def heads(self, *, limit: int = 50, before: int | None = None, state: str | None = None) -> list[Head]:
+        """Return streams, last changed first; `before` pages by `changed_at`."""
+
+    async def find_key(self, digest: bytes, at: int) -> KeyOwner | None:
+        """Return the step that a caller's key names, if the claim has not expired at `at`."""
+
+    async def keep(self, body: Body) -> str:
+        """Store a large body durably and return its name, `sha256:<hex>`. Storing the same bytes again is free."""
+
+    async def kept(self, name: str) -> Body:
+        """Return a replayable body stored by `keep`.
+
+        Raises:
+            JournalCorrupt: it is missing or has another length.
+        """
+
+    def remember(self, name: str, value: bytes) -> None:
+        """Keep the latest value under a name, lazily: small state such as breakers, not part of any run."""
+
+    async def recall(self, prefix: str) -> dict[str, bytes]:
+        """Return what was remembered under names that start with `prefix`."""
+
+    async def meta(self, name: str, default: bytes) -> bytes:
+        """Return the journal's own constant, durably set to `default` the first time (the salt of keys)."""
+
+    async def stats(self) -> JournalStats:
+        """Return figures; cheap enough for each scrape."""
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether appends can be expected to succeed: the last commit did, and nothing waits for too long."""
+
+    async def flush(self) -> None:
+        """Return when everything queued so far, lazy appends included, is durable.
+
+        Raises:
+            JournalUnavailable: it could not be made durable.
+        """
+
+    async def close(self) -> None:
+        """Flush, close the file and give back the lock. May be repeated."""

@@ -1,0 +1,1 @@
+"""Background services: each a `run_once(now)` and a loop around it."""
