@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["CODES", "Code", "CodeRow", "Dispatched", "ErrorClass"]
+__all__ = ["CODES", "Code", "CodeRow", "Directive", "Dispatched", "ErrorClass"]
 
 
 class Dispatched(StrEnum):
@@ -34,6 +34,15 @@ class ErrorClass(StrEnum):
     RUN = "run"
     POLICY = "policy"
     INTERNAL = "internal"
+
+
+class Directive(StrEnum):
+    """What the run should do next (seed 000, recovery policy). Here the code's usual answer; a policy may know better."""
+
+    TRANSIENT_RETRY = "TRANSIENT_RETRY"
+    FORWARD_REPAIR = "FORWARD_REPAIR"
+    BACKWARD_ROLLBACK = "BACKWARD_ROLLBACK"
+    OPERATOR_ESCALATE = "OPERATOR_ESCALATE"
 
 
 class Code(StrEnum):
@@ -66,6 +75,7 @@ class Code(StrEnum):
     HOLD = "ERR_HOLD"
     JOURNAL_UNAVAILABLE = "ERR_JOURNAL_UNAVAILABLE"
     UNKNOWN_TOOL = "ERR_UNKNOWN_TOOL"
+    UNKNOWN_TRAJECTORY = "ERR_UNKNOWN_TRAJECTORY"
     INVALID_ARGUMENTS = "ERR_INVALID_ARGUMENTS"
     PAYLOAD_TOO_LARGE = "ERR_PAYLOAD_TOO_LARGE"
     INTERNAL = "ERR_INTERNAL"
@@ -95,6 +105,24 @@ class CodeRow:
     when: str
     advice: str
 
+    @property
+    def directive(self) -> Directive:
+        """What the run should do next."""
+        if self.retryable and self.error_class is not ErrorClass.POLICY:
+            return Directive.TRANSIENT_RETRY
+        return _DIRECTIVES[self.error_class]
+
+
+_DIRECTIVES = {
+    ErrorClass.CAPACITY: Directive.TRANSIENT_RETRY,
+    ErrorClass.RATE: Directive.TRANSIENT_RETRY,
+    ErrorClass.TRANSPORT: Directive.TRANSIENT_RETRY,
+    ErrorClass.OUTCOME: Directive.OPERATOR_ESCALATE,
+    ErrorClass.REQUEST: Directive.FORWARD_REPAIR,
+    ErrorClass.RUN: Directive.BACKWARD_ROLLBACK,
+    ErrorClass.POLICY: Directive.OPERATOR_ESCALATE,
+    ErrorClass.INTERNAL: Directive.OPERATOR_ESCALATE,
+}
 
 _NO, _MAYBE, _YES = Dispatched.NO, Dispatched.MAYBE, Dispatched.YES
 _C = ErrorClass
@@ -208,6 +236,10 @@ CODES: dict[Code, CodeRow] = {
         404, _C.REQUEST, False, False, _NO, "Unknown tool",
         "No tool of that name is in the manifest, or a strict tool does not declare the operation.",
         "Use one of the tools that detail names."),
+    Code.UNKNOWN_TRAJECTORY: CodeRow(
+        404, _C.REQUEST, False, False, _NO, "Unknown run",
+        "No run of that name was ever opened here.",
+        "Use the name that the Seawall-Trajectory header of an answer gave, or open a run."),
     Code.INVALID_ARGUMENTS: CodeRow(
         422, _C.REQUEST, False, False, _NO, "Invalid request",
         "The request is malformed or does not fit the operation.",

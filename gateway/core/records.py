@@ -1,0 +1,301 @@
+"""The records of a run: what happened, in the past tense, and how it is written down.
+
+A run is the fold of its records (`core/saga.py`) and nothing else. Records are only ever added: a field that a later
+release adds has a default, so that journals written by any earlier release fold to the same state for ever.
+
+Encoding is JSON (orjson): readable in any SQLite shell, and fast. Unknown members are ignored when reading.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+import orjson
+
+from gateway.core.message import Headers
+from gateway.core.tool import BoundRequest
+
+__all__ = [
+    "CompensationCompleted",
+    "CompensationIntended",
+    "CompensationRefused",
+    "CompensationSkipped",
+    "ReadObserved",
+    "Record",
+    "RecordedReply",
+    "RefusalsObserved",
+    "StepCommitted",
+    "StepFailed",
+    "StepInDoubt",
+    "StepIntended",
+    "TrajectoryAborted",
+    "TrajectoryCommitted",
+    "TrajectoryFrozen",
+    "TrajectoryOpened",
+    "UnknownRecord",
+    "UnwindingStarted",
+    "decode",
+    "encode",
+]
+
+
+class UnknownRecord(ValueError):
+    """A record of a kind or shape that this release does not know: written by a newer one, or damaged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedReply:
+    """A tool's answer as the journal keeps it, so that it can be delivered again.
+
+    Exactly one of `text`, `base64`, `blob` holds the body; `blob` names a body kept beside the log.
+    """
+
+    status: int
+    reason: str = ""
+    headers: list[list[str]] = field(default_factory=list)
+    text: str | None = None
+    base64: str | None = None
+    blob: str | None = None
+
+    @classmethod
+    def of(cls, status: int, reason: bytes, headers: Headers, body: bytes | str) -> RecordedReply:
+        """Return the record of an answer; `body` is its bytes, or the name of a kept body."""
+        pairs = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in headers]
+        said = reason.decode("latin-1")
+        if isinstance(body, str):
+            return cls(status=status, reason=said, headers=pairs, blob=body)
+        try:
+            return cls(status=status, reason=said, headers=pairs, text=body.decode())
+        except UnicodeDecodeError:
+            return cls(status=status, reason=said, headers=pairs, base64=base64.b64encode(body).decode())
+
+    def raw_headers(self) -> Headers:
+        """Return the header fields as bytes, in order."""
+        return tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in self.headers)
+
+    def inline_body(self) -> bytes | None:
+        """Return the body, or None if it is kept beside the log."""
+        if self.blob is not None:
+            return None
+        return self.text.encode() if self.text is not None else base64.b64decode(self.base64 or "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryOpened:
+    """The run began. Implicit runs were named by nobody and close themselves."""
+
+    agent: str
+    is_implicit: bool = False
+    on_abandon: str = "escalate"
+    ttl_s: float | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepIntended:
+    """A call is about to leave. Durable before it does.
+
+    Attributes:
+        step: number in the run, from 1.
+        action: digest of operation and canonical arguments, hexadecimal.
+        occurrence: how often the same action came before in this run, plus one.
+        key: idempotency key that goes to the tool.
+        caller: digest of the agent's own key, if it gave one.
+        delivered: steps whose results have reached the agent since the record before.
+    """
+
+    step: int
+    tool: str
+    operation: str
+    tier: str
+    action: str
+    fingerprint: str
+    occurrence: int
+    key: str
+    method: str
+    target: str
+    is_idempotent: bool = False
+    caller: str | None = None
+    body_digest: str | None = None
+    delivered: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCommitted:
+    """The tool did it. Durable, with the bound compensator, before the agent sees the answer.
+
+    `unbound` says why a declared compensator could not be bound; `bad` why the postcondition does not hold.
+    """
+
+    step: int
+    reply: RecordedReply
+    compensator: BoundRequest | None = None
+    unbound: str | None = None
+    bad: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFailed:
+    """Certainly no effect: never sent, or the tool said no."""
+
+    step: int
+    fault: str
+    detail: str
+    status: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepInDoubt:
+    """Sent, and the effect is unknown."""
+
+    step: int
+    fault: str
+    detail: str
+    status: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadObserved:
+    """A read went through; written lazily, for the audit."""
+
+    tool: str
+    operation: str
+    method: str
+    path: str
+    outcome: str
+    status: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalsObserved:
+    """Calls that we refused since the last such record: [code, tool, operation, how many]."""
+
+    refusals: list[tuple[str, str, str, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnwindingStarted:
+    """From here no forward step is admitted; what was done is undone, last first."""
+
+    reason: str
+    by: str = "agent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompensationIntended:
+    """A compensator is about to leave. Durable before it does; the key is the same for every attempt."""
+
+    step: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompensationCompleted:
+    """The step is undone."""
+
+    step: int
+    status: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompensationSkipped:
+    """There was nothing to undo, or nothing that could be: the reason names which, and `is_residue` says so."""
+
+    step: int
+    reason: str
+    is_residue: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompensationRefused:
+    """The tool refused the compensator for good, or its budget is spent."""
+
+    step: int
+    fault: str
+    detail: str
+    status: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryAborted:
+    """Everything that could be undone is undone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryCommitted:
+    """The run is over and stays done."""
+
+    by: str = "agent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryFrozen:
+    """Nothing more happens in this run until a person decides."""
+
+    incident: str
+    detail: str
+
+
+Record = (
+    TrajectoryOpened
+    | StepIntended
+    | StepCommitted
+    | StepFailed
+    | StepInDoubt
+    | ReadObserved
+    | RefusalsObserved
+    | UnwindingStarted
+    | CompensationIntended
+    | CompensationCompleted
+    | CompensationSkipped
+    | CompensationRefused
+    | TrajectoryAborted
+    | TrajectoryCommitted
+    | TrajectoryFrozen
+)
+
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in Record.__args__}
+_FIELDS = {kind: frozenset(f.name for f in fields(kind)) for kind in _KINDS.values()}
+_REQUIRED = {
+    kind: frozenset(f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING)
+    for kind in _KINDS.values()
+}
+
+
+def encode(record: Record) -> tuple[str, bytes]:
+    """Return the kind and the body of a record, as the journal stores them."""
+    return type(record).__name__, orjson.dumps(record)
+
+
+def decode(kind: str, data: bytes) -> Record:
+    """Return the record that `encode` wrote, in this or any earlier release.
+
+    Raises:
+        UnknownRecord: the kind is unknown, or the body is not that of such a record.
+    """
+    cls = _KINDS.get(kind)
+    if cls is None:
+        raise UnknownRecord(
+            f"record kind {kind!r} is not known to this release; was the journal written by a newer one?"
+        )
+    try:
+        values = orjson.loads(data)
+        known = {name: value for name, value in values.items() if name in _FIELDS[cls]}
+        if cls is StepCommitted:
+            known["reply"] = RecordedReply(**known["reply"])
+            if known.get("compensator") is not None:
+                bound = known["compensator"]
+                known["compensator"] = BoundRequest(**{**bound, "headers": tuple(map(tuple, bound["headers"]))})
+        elif cls is RefusalsObserved:
+            known["refusals"] = [tuple(refusal) for refusal in known["refusals"]]
+        missing = _REQUIRED[cls] - known.keys()
+        if missing:
+            raise UnknownRecord(f"a {kind} record lacks {', '.join(sorted(missing))}")
+        record: Record = cls(**known)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        if isinstance(error, UnknownRecord):
+            raise
+        raise UnknownRecord(f"a {kind} record cannot be read: {type(error).__name__}") from error
+    return record
