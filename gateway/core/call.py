@@ -34,7 +34,7 @@ class Call:
         request: what egress will send, without key and credential.
         agent: who calls, for fairness and implicit runs.
         trajectory: name of the run; empty for the agent's implicit run until the saga stage has found it.
-        run_header: the name came from the agent, as `Seawall-Trajectory`.
+        is_run_named: the agent named the run; else the run closes itself.
         lane: forward, compensation or probe.
         started: monotonic seconds when the call was accepted.
         deadline: monotonic seconds after which nothing new is begun for it.
@@ -45,7 +45,8 @@ class Call:
         key: idempotency key of the step, stable over attempts, restarts and repeats.
         attempt: attempts made so far; the first is 1.
         is_committed_to_send: the intent is on its way to disk: from here the call is finished even if the agent leaves.
-        traceparent: W3C trace context to send to the tool, once telemetry has set it.
+        compensation: what to send, on the compensation lane.
+        traceparent, tracestate: W3C trace context to send to the tool, once telemetry has set it.
     """
 
     tool: ToolSpec
@@ -55,7 +56,7 @@ class Call:
     started: float
     deadline: float
     trajectory: str = ""
-    run_header: bool = False
+    is_run_named: bool = False
     lane: Lane = Lane.FORWARD
     params: Mapping[str, str] = field(default_factory=dict)
     caller_key: str | None = None

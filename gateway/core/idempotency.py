@@ -11,12 +11,13 @@ content); Stripe API reference, "Idempotent requests" (a failed validation does 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import assert_never
 
 from gateway.core.manifest import Tier
 from gateway.core.trajectory import Step, StepState, Trajectory
 
-__all__ = ["Deliver", "Doubtful", "Join", "Mismatch", "New", "Recalled", "Undone", "recall"]
+__all__ = ["Deliver", "Doubtful", "Join", "Mismatch", "New", "Recalled", "Undone", "caller_digest", "recall"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +96,9 @@ def _by_state(step: Step, *, has_key: bool) -> Recalled:
             return Undone(step) if has_key else New()
         case _ as never:
             assert_never(never)
+
+
+def caller_digest(agent: str, tool: str, key: str) -> str:
+    """Return the digest under which a caller's own key is remembered: scoped, so that no two agents share a key."""
+    text = b"".join(len(part := p.encode()).to_bytes(4, "big") + part for p in (agent, tool, key))
+    return blake2b(text, digest_size=16).hexdigest()

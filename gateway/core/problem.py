@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from gateway.core.codes import CODES, Dispatched
+from gateway.core.codes import CODES
 from gateway.core.message import Headers
 from gateway.core.outcome import Refusal
 

@@ -65,7 +65,8 @@ class IllegalRecord(ValueError):
 
 @dataclass(slots=True)
 class Step:
-    """One step. `order` is the stream version at which it completed, or was intended while it is in doubt."""
+    """One step. `order` is the stream version at which it completed, or was intended while it is in doubt;
+    `intended_at` is UTC milliseconds."""
 
     number: int
     tool: str
@@ -85,6 +86,7 @@ class Step:
     bad: str | None = None
     detail: str = ""
     is_residue: bool = False
+    intended_at: int = 0
 
 
 @dataclass(slots=True)
@@ -174,7 +176,7 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             state.agent, state.is_implicit, state.opened_at = record.agent, record.is_implicit, at
             state.on_abandon, state.ttl_s, state.labels = record.on_abandon, record.ttl_s, record.labels
         case StepIntended():
-            _intended(state, record)
+            _intended(state, record, at)
         case StepCommitted():
             _committed(state, record)
         case StepFailed():
@@ -217,7 +219,7 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             assert_never(never)
 
 
-def _intended(state: Trajectory, record: StepIntended) -> None:
+def _intended(state: Trajectory, record: StepIntended, at: int) -> None:
     tier = Tier(record.tier)
     _expect(state, record, state.phase in (Phase.PREPARING, Phase.FINALIZING))
     _expect(state, record, record.step == len(state.steps) + 1)
@@ -241,6 +243,7 @@ def _intended(state: Trajectory, record: StepIntended) -> None:
         order=state.version + 1,
         is_idempotent=record.is_idempotent,
         caller=record.caller,
+        intended_at=at,
     )
     state.in_flight.add(record.step)
     state.actions[record.action] = record.step

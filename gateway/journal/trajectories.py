@@ -1,0 +1,424 @@
+"""The live runs: their folded state in memory, and the one way in which a record is added to both memory and journal.
+
+`record` folds a record at once and queues it; who needs it durable awaits the future. Because one stream is committed in
+order, a later durable record implies every earlier one. If an append fails, memory has run ahead of the disk: the run is
+marked lost, nobody may use it any more, and the next to ask for it reads the journal again. What this process knows and the
+journal does not (an intent whose request never left, an outcome that could not be written) is kept aside and written first
+then, so a full disk turns no known outcome into a doubt once there is space again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from gateway.clock import Clock
+from gateway.core.codes import Code
+from gateway.core.outcome import Refusal
+from gateway.core.records import (
+    Record,
+    StepCommitted,
+    StepFailed,
+    StepInDoubt,
+    StepIntended,
+    TrajectoryOpened,
+    UnknownRecord,
+    decode,
+    encode,
+)
+from gateway.core.saga import Command, Open, decide
+from gateway.core.trajectory import IllegalRecord, Phase, StepState, Trajectory, evolve
+from gateway.journal import Append, Entry, Journal, JournalCorrupt, JournalUnavailable, KeyClaim
+from gateway.telemetry import Telemetry
+
+__all__ = ["Run", "Trajectories"]
+
+_CLOSED_KEPT = 256
+_PAGE = 500
+
+
+class Run:
+    """One run in memory.
+
+    Attributes:
+        state: the fold of its records; read it freely, change it only through `Trajectories`.
+        is_lost: memory and journal may disagree; ask `Trajectories` for the run again.
+        busy: steps that are on their way in this process.
+        pending: appends that are not durable yet.
+        touched_s: monotonic time of the last call.
+    """
+
+    __slots__ = ("_watchers", "busy", "is_lost", "opening", "pending", "state", "touched_s")
+
+    def __init__(self, state: Trajectory, opening: Open | None, touched_s: float) -> None:
+        self.state = state
+        self.opening = opening
+        self.is_lost = False
+        self.busy: set[int] = set()
+        self.pending: set[asyncio.Future[None]] = set()
+        self.touched_s = touched_s
+        self._watchers: list[asyncio.Future[None]] = []
+
+    def __repr__(self) -> str:
+        return f"<Run {self.state.id} {self.state.phase} version={self.state.version} busy={len(self.busy)}>"
+
+    def changed(self) -> asyncio.Future[None]:
+        """Return a future that is done at the next record of this run."""
+        future = asyncio.get_running_loop().create_future()
+        self._watchers.append(future)
+        return future
+
+    def notify(self) -> None:
+        """Wake who waits for a change."""
+        watchers, self._watchers = self._watchers, []
+        for future in watchers:
+            if not future.done():
+                future.set_result(None)
+
+
+class Trajectories:
+    """All runs that may still change, and the way to those that are over."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        clock: Clock,
+        telemetry: Telemetry,
+        *,
+        salt: bytes,
+        implicit_steps: int = 1000,
+        max_open: int = 100_000,
+    ) -> None:
+        """`implicit_steps`: an implicit run of so many steps is followed by a fresh one, so that none grows for ever."""
+        self.journal = journal
+        self.salt = salt
+        self._clock = clock
+        self._telemetry = telemetry
+        self._implicit_steps = implicit_steps
+        self._max_open = max_open
+        self._runs: dict[str, Run] = {}
+        self._closed: OrderedDict[str, Run] = OrderedDict()
+        self._implicit: dict[str, list[Run]] = {}
+        self._loading: dict[str, asyncio.Future[Run | None]] = {}
+        self._aside: dict[str, dict[int, Record]] = {}
+        self.on_phase: Callable[[Run], None] = lambda run: None
+
+    # --- finding runs
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def get(self, name: str) -> Run | None:
+        """Return a live run by name; None if it is closed, unknown, or not in memory."""
+        return self._runs.get(name)
+
+    def live(self) -> list[Run]:
+        """Return the runs in memory that may still change."""
+        return list(self._runs.values())
+
+    def in_phase(self, phase: Phase) -> list[Run]:
+        """Return live runs in a phase."""
+        return [run for run in self._runs.values() if run.state.phase is phase and not run.is_lost]
+
+    async def find(self, name: str) -> Run | None:
+        """Return a run by name, open or closed, or None if it was never opened.
+
+        Raises:
+            JournalUnavailable: it is not in memory and cannot be read.
+        """
+        run = self._runs.get(name) or self._closed.get(name)
+        if run is not None and not run.is_lost:
+            return run
+        loading = self._loading.get(name)
+        if loading is None:
+            loading = self._loading[name] = asyncio.ensure_future(self._load(name))
+            loading.add_done_callback(lambda _: self._loading.pop(name, None))
+        return await asyncio.shield(loading)
+
+    async def named(self, name: str, opening: Open) -> Run | Refusal:
+        """Return the run of that name, made (in memory, until its first record) if it is unknown."""
+        found = await self.find(name)
+        # Between the look-up and here another caller may have made it.
+        return found or self._runs.get(name) or self._make(name, opening)
+
+    def implicit(self, agent: str) -> list[Run]:
+        """Return the agent's implicit runs that are open, the current one last; empty before its first call."""
+        runs = self._implicit.get(agent)
+        if not runs:
+            return []
+        if any(run.is_lost for run in runs):
+            return []
+        return runs
+
+    def current(self, agent: str) -> Run | Refusal:
+        """Return the implicit run that the agent's next step belongs to, a fresh one where the last takes no more."""
+        runs = self._implicit.get(agent)
+        if runs:
+            last = runs[-1].state
+            if (
+                not runs[-1].is_lost
+                and last.pivot is None
+                and last.phase is Phase.PREPARING
+                and len(last.steps) < self._implicit_steps
+            ):
+                return runs[-1]
+        made = self._make(f"auto-{self._clock.token()}", Open(agent=agent, is_implicit=True))
+        if isinstance(made, Run):
+            self._implicit.setdefault(agent, []).append(made)
+        return made
+
+    async def reload_lost(self, agent: str) -> None:
+        """Read the agent's lost implicit runs again; repeatable.
+
+        Raises:
+            JournalUnavailable: they cannot be read.
+        """
+        for run in list(self._implicit.get(agent, ())):
+            if run.is_lost:
+                await self.find(run.state.id)
+
+    def _make(self, name: str, opening: Open) -> Run | Refusal:
+        if len(self._runs) >= self._max_open:
+            return Refusal(
+                code=Code.RESOURCE_EXHAUSTED,
+                detail=f"{self._max_open} runs are open already. Commit or abort some, then try again.",
+                retry_after_ms=5000,
+            )
+        run = Run(Trajectory(id=name, agent=opening.agent, is_implicit=opening.is_implicit), opening, self._clock.now())
+        self._runs[name] = run
+        return run
+
+    def forget(self, run: Run) -> None:
+        """Drop a run that never wrote anything."""
+        if run.state.version == 0 and not run.busy:
+            self._drop(run)
+
+    # --- adding records
+
+    def decide(self, run: Run, command: Command, *, lazy: bool = False) -> Refusal | asyncio.Future[None]:
+        """Decide a command and record what follows. The future is done when that is durable (at once if nothing changes)."""
+        verdict = decide(run.state, command)
+        if isinstance(verdict, Refusal):
+            return verdict
+        return self.record(run, verdict, lazy=lazy)
+
+    def record(
+        self, run: Run, records: Sequence[Record], *, lazy: bool = False, claims: Sequence[KeyClaim] = ()
+    ) -> asyncio.Future[None]:
+        """Fold records into the run now and queue them for the journal; the future is done when they are durable.
+
+        The future fails with `JournalUnavailable` if they may not be; the run is lost then. Awaiting it under
+        `asyncio.shield` keeps a cancelled caller from disturbing others.
+        """
+        if run.is_lost:
+            return self._record_late(run, records)
+        if not records:
+            return _done()
+        state, at = run.state, self._clock.at()
+        before, phase = state.version, state.phase
+        if before == 0 and run.opening is not None:
+            opened = decide(state, run.opening)
+            records = (
+                [*(opened if not isinstance(opened, Refusal) else ()), *records] if not _opens(records) else records
+            )
+        entries = []
+        for record in records:
+            entries.append(Entry(*_encoded(record, at)))
+            evolve(state, record, at)
+        future = self.journal.append(
+            Append(
+                stream=state.id,
+                expected=before,
+                entries=entries,
+                state=state.phase.value,
+                is_open=state.is_open,
+                agent=state.agent,
+                claims=claims,
+            ),
+            lazy=lazy,
+        )
+        run.pending.add(future)
+        future.add_done_callback(partial(self._appended, run, records, lazy))
+        if state.phase is not phase or before == 0:
+            self._telemetry.trajectory_changed(state.id, state.phase.value, state.reason)
+            if not state.is_open:
+                self._retire(run)
+            self.on_phase(run)
+        run.notify()
+        return future
+
+    @property
+    def has_aside(self) -> bool:
+        """Whether outcomes wait for the journal to work again."""
+        return bool(self._aside)
+
+    async def write_aside(self) -> None:
+        """Write what was set aside, where the journal allows. Repeatable.
+
+        Raises:
+            JournalUnavailable: it still does not work.
+        """
+        for name in list(self._aside):
+            await self.find(name)
+
+    def _appended(self, run: Run, records: Sequence[Record], is_lazy: bool, future: asyncio.Future[None]) -> None:
+        run.pending.discard(future)
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            return
+        self._set_aside(run, records, is_lazy)
+        if not run.is_lost:
+            run.is_lost = True
+            self._closed.pop(run.state.id, None)
+            self._telemetry.background_failed(f"journal append to run {run.state.id}", error)
+            run.notify()
+
+    def _set_aside(self, run: Run, records: Sequence[Record], is_lazy: bool) -> None:
+        aside = self._aside.setdefault(run.state.id, {})
+        for record in records:
+            match record:
+                case StepIntended() if not is_lazy:
+                    aside[record.step] = StepFailed(
+                        step=record.step, fault="none", detail="never sent: its intent could not be written"
+                    )
+                case StepCommitted() | StepFailed() | StepInDoubt():
+                    aside[record.step] = record
+        if not aside:
+            del self._aside[run.state.id]
+
+    def _record_late(self, lost: Run, records: Sequence[Record]) -> asyncio.Future[None]:
+        """Record the outcome of a step that began before its run was lost: in the run read anew, or once it is."""
+        run = self._runs.get(lost.state.id)
+        if run is not None and not run.is_lost:
+            return self.record(run, [record for record in records if _fits(lost, run, record)])
+        self._set_aside(lost, records, is_lazy=False)
+        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        failed.set_exception(JournalUnavailable(f"run {lost.state.id} has to be read again after a failed write"))
+        failed.exception()  # so that a caller who does not wait is not told off
+        return failed
+
+    def _retire(self, run: Run) -> None:
+        self._drop(run)
+        self._closed[run.state.id] = run
+        if len(self._closed) > _CLOSED_KEPT:
+            self._closed.popitem(last=False)
+
+    def _drop(self, run: Run) -> None:
+        self._runs.pop(run.state.id, None)
+        siblings = self._implicit.get(run.state.agent)
+        if siblings and run in siblings:
+            siblings.remove(run)
+            if not siblings:
+                del self._implicit[run.state.agent]
+
+    # --- reading them back
+
+    async def recover(self) -> list[Run]:
+        """Fold every open run, and put in doubt what a crash left in flight. Returns them. Repeatable.
+
+        Raises:
+            JournalCorrupt: a record cannot be read, or cannot follow the ones before it; names it.
+            JournalUnavailable: the journal cannot be read or written.
+        """
+        found: list[Run] = []
+        after = ""
+        while heads := await self.journal.open_heads(after, _PAGE):
+            for head in heads:
+                run = await self.find(head.stream)
+                if run is not None:
+                    found.append(run)
+            after = heads[-1].stream
+        await self.journal.flush()
+        return found
+
+    async def _load(self, name: str) -> Run | None:
+        lost = self._runs.get(name)
+        if lost is not None and lost.pending:
+            await asyncio.wait(lost.pending)
+        entries = await self.journal.read(name)
+        if not entries:
+            if lost is not None:
+                return self._reset(lost)
+            return None
+        state = Trajectory(id=name)
+        for number, entry in enumerate(entries, start=1):
+            try:
+                evolve(state, decode(entry.kind, entry.data), entry.at)
+            except (UnknownRecord, IllegalRecord) as error:
+                raise JournalCorrupt(f"record {number} of run {name} cannot be used: {error}") from error
+        run = Run(state, None, self._clock.now())
+        if lost is not None:
+            run.busy = lost.busy
+            self._replace(lost, run)
+        elif not state.is_open:
+            self._closed[name] = run
+            if len(self._closed) > _CLOSED_KEPT:
+                self._closed.popitem(last=False)
+            return run
+        else:
+            self._runs[name] = run
+            if state.is_implicit:
+                self._implicit.setdefault(state.agent, []).append(run)
+        self._resolve_flights(run)
+        self.on_phase(run)
+        return run
+
+    def _reset(self, lost: Run) -> Run:
+        """A run whose very first append failed: nothing of it is on disk, so it starts over."""
+        state = Trajectory(id=lost.state.id, agent=lost.state.agent, is_implicit=lost.state.is_implicit)
+        run = Run(state, lost.opening, self._clock.now())
+        self._aside.pop(state.id, None)
+        self._replace(lost, run)
+        return run
+
+    def _replace(self, lost: Run, run: Run) -> None:
+        name = lost.state.id
+        if run.state.is_open:
+            self._runs[name] = run
+        siblings = self._implicit.get(lost.state.agent, [])
+        for index, sibling in enumerate(siblings):
+            if sibling is lost:
+                siblings[index] = run
+
+    def _resolve_flights(self, run: Run) -> None:
+        """Write what is known of steps that the journal shows in flight, and put the rest in doubt."""
+        aside = self._aside.pop(run.state.id, {})
+        steps = run.state.steps
+        unknown = [n for n in sorted(run.state.in_flight) if n in aside or n not in run.busy]
+        records: list[Record] = [aside.get(number) or _crashed(number) for number in unknown]
+        records += [record for n, record in aside.items() if n in steps and steps[n].state is StepState.IN_DOUBT]
+        self.record(run, records)
+
+
+def _crashed(number: int) -> StepInDoubt:
+    return StepInDoubt(
+        step=number, fault="crash", detail="the gateway stopped after the intent was written and before the outcome was"
+    )
+
+
+def _done() -> asyncio.Future[None]:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.set_result(None)
+    return future
+
+
+def _fits(lost: Run, run: Run, record: Record) -> bool:
+    if not isinstance(record, StepCommitted | StepFailed | StepInDoubt):
+        return False
+    before, now = lost.state.steps.get(record.step), run.state.steps.get(record.step)
+    if before is None or now is None or before.key != now.key:
+        return False
+    return now.state in (StepState.INTENDED, StepState.IN_DOUBT)
+
+
+def _opens(records: Sequence[Record]) -> bool:
+    return isinstance(records[0], TrajectoryOpened)
+
+
+def _encoded(record: Record, at: int) -> tuple[str, int, bytes]:
+    kind, data = encode(record)
+    return kind, at, data

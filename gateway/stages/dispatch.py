@@ -1,0 +1,89 @@
+"""The call leaves: idempotency key and trace context are put on, the answer is judged by one table (`core/verdict.py`)."""
+
+from __future__ import annotations
+
+from gateway.clock import Clock
+from gateway.core.call import Call, Lane
+from gateway.core.manifest import KeyFormat
+from gateway.core.message import Headers, Request, without_headers
+from gateway.core.outcome import Outcome
+from gateway.core.verdict import classify
+from gateway.egress import Egress, Timings
+from gateway.telemetry import Telemetry
+
+__all__ = ["Dispatch"]
+
+_TRACE = frozenset({b"traceparent", b"tracestate"})
+_ACCEPT_ENCODING = frozenset({b"accept-encoding"})
+
+
+class Dispatch:
+    """The end of the pipeline: one attempt at the tool."""
+
+    def __init__(self, egress: Egress, clock: Clock, telemetry: Telemetry) -> None:
+        self._egress = egress
+        self._clock = clock
+        self._telemetry = telemetry
+
+    async def __call__(self, call: Call) -> Outcome:
+        """Send once and return what became of it."""
+        started = self._clock.now()
+        span = self._telemetry.attempt_started(call)
+        result: Outcome | BaseException | None = None
+        try:
+            exchange = await self._egress.send(call.tool, self._request(call), self._timings(call, started))
+            result = classify(call, exchange)
+            return result
+        except BaseException as error:
+            result = error
+            raise
+        finally:
+            if result is not None:
+                self._telemetry.attempt_finished(span, call, result, self._clock.now() - started)
+
+    def _timings(self, call: Call, now: float) -> Timings:
+        bounds = call.operation.timeouts
+        return Timings(
+            connect_s=bounds.connect,
+            first_byte_s=bounds.first_byte,
+            idle_s=bounds.idle,
+            total_s=max(0.0, call.deadline - now),
+        )
+
+    def _request(self, call: Call) -> Request:
+        request = call.request
+        headers = request.headers
+        if call.traceparent is not None:
+            headers = (*without_headers(headers, _TRACE), (b"traceparent", call.traceparent))
+            if call.tracestate is not None:
+                headers = (*headers, (b"tracestate", call.tracestate))
+        if not call.operation.is_read or call.lane is Lane.COMPENSATION:
+            headers = self._for_writes(call, headers)
+        if headers is request.headers:
+            return request
+        return Request(
+            request.method,
+            request.target,
+            headers,
+            request.body,
+            has_side_effects=request.has_side_effects,
+            capture_answer=request.capture_answer,
+        )
+
+    def _for_writes(self, call: Call, headers: Headers) -> Headers:
+        keys = call.tool.idempotency
+        if keys is not None and call.key is not None:
+            name = keys.header.encode("ascii")
+            headers = (*without_headers(headers, frozenset({name.lower()})), (name, _written(call.key, keys.format)))
+        if call.operation.compensator is not None or call.operation.postcondition is not None:
+            # Their expressions read the answer, so it has to come in a coding that we can undo.
+            headers = (*without_headers(headers, _ACCEPT_ENCODING), (b"Accept-Encoding", b"identity"))
+        return headers
+
+
+def _written(key: str, form: KeyFormat) -> bytes:
+    """Return a key as it goes into its header: bare, or as a structured-field string (RFC 9651 section 3.3.3)."""
+    if form is KeyFormat.RAW:
+        return key.encode("ascii")
+    quoted = key.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{quoted}"'.encode("ascii")

@@ -1,0 +1,260 @@
+"""Repeats: join the one in flight, deliver what is recorded, settle what is in doubt, refuse what does not fit.
+
+What a call is, `core/idempotency.py` decides; here its run is found, the flights of this process are kept, and recorded
+answers are brought back from the journal. A call that is new, or that settles a step in doubt, goes on; whoever repeats it
+meanwhile waits for its outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import assert_never
+
+from gateway.clock import Clock
+from gateway.core.call import Call, Handler, Lane
+from gateway.core.codes import Code, Dispatched
+from gateway.core.idempotency import Deliver, Doubtful, Join, Mismatch, New, Recalled, Undone, caller_digest, recall
+from gateway.core.message import BytesBody, Reply
+from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
+from gateway.core.records import StepCommitted, decode
+from gateway.core.saga import Open
+from gateway.core.trajectory import Step, StepState
+from gateway.journal import Journal, JournalCorrupt, JournalUnavailable
+from gateway.journal.trajectories import Run, Trajectories
+
+__all__ = ["IdempotencyStage"]
+
+FlightKey = tuple[str, str]
+Flight = asyncio.Future[tuple[Outcome, int | None]]
+
+
+class IdempotencyStage:
+    """Lets each action through once at a time."""
+
+    def __init__(self, trajectories: Trajectories, journal: Journal, clock: Clock) -> None:
+        self._trajectories = trajectories
+        self._journal = journal
+        self._clock = clock
+        self._flights: dict[FlightKey, Flight] = {}
+
+    async def __call__(self, call: Call, proceed: Handler) -> Outcome:
+        """Find the call's run; for a write, find out what it repeats."""
+        if call.lane is not Lane.FORWARD:
+            return await proceed(call)
+        caller = None if call.caller_key is None else caller_digest(call.agent, call.tool.name, call.caller_key)
+        action, content = call.action.hex(), call.fingerprint.hex()
+        joined: int | None = None
+        while True:
+            try:
+                found = await self._find(call, action, content, caller)
+            except JournalUnavailable as error:
+                return _unavailable(call, error)
+            if isinstance(found, Refusal):
+                return Rejected(found)
+            run, recalled = found
+            call.trajectory = run.state.id
+            run.touched_s = self._clock.now()
+            if call.operation.is_read:
+                return await proceed(call)
+            flight_key = (run.state.id, caller or action)
+            flight = self._flights.get(flight_key)
+            if flight is None and joined is not None and isinstance(recalled, New):
+                # Its answer reached another caller while this one was waiting for the same step.
+                recalled = _ended(run, joined)
+            if flight is None:
+                return await self._act(call, proceed, run, recalled, flight_key)
+            shared, joined = await self._wait(call, flight)
+            if shared is not None:
+                return shared
+
+    # --- which run, which step
+
+    async def _find(self, call: Call, action: str, content: str, caller: str | None) -> tuple[Run, Recalled] | Refusal:
+        is_read = call.operation.is_read
+        if call.trajectory:
+            opening = Open(agent=call.agent, is_implicit=not call.is_run_named)
+            run = await self._trajectories.named(call.trajectory, opening)
+            if isinstance(run, Refusal) or is_read:
+                return run if isinstance(run, Refusal) else (run, New())
+            recalled = recall(run.state, action=action, fingerprint=content, caller=caller)
+        elif is_read:
+            current = self._trajectories.current(call.agent)
+            return current if isinstance(current, Refusal) else (current, New())
+        else:
+            await self._trajectories.reload_lost(call.agent)
+            for candidate in self._trajectories.implicit(call.agent):
+                recalled = recall(candidate.state, action=action, fingerprint=content, caller=caller)
+                if not isinstance(recalled, New):
+                    return candidate, recalled
+            current = self._trajectories.current(call.agent)
+            if isinstance(current, Refusal):
+                return current
+            run, recalled = current, New()
+        if caller is not None and isinstance(recalled, New):
+            owner = await self._journal.find_key(bytes.fromhex(caller), self._clock.at())
+            if owner is not None and owner.stream != run.state.id:
+                other = await self._trajectories.find(owner.stream)
+                if other is not None:
+                    known = recall(other.state, action=action, fingerprint=content, caller=caller)
+                    if not isinstance(known, New):
+                        return other, known
+        return run, recalled
+
+    # --- what to do with it
+
+    async def _act(self, call: Call, proceed: Handler, run: Run, recalled: Recalled, flight_key: FlightKey) -> Outcome:
+        match recalled:
+            case New():
+                return await self._lead(call, proceed, flight_key)
+            case Join(step):
+                # In flight by the journal, but not in this process: the write of its outcome is pending.
+                return _conflict(call, step)
+            case Deliver(step):
+                return await self._deliver(call, run, step)
+            case Doubtful(step):
+                refusal = self._cannot_settle(call, step)
+                if refusal is not None:
+                    return Rejected(refusal)
+                call.step, call.key = step.number, step.key
+                return await self._lead(call, proceed, flight_key)
+            case Mismatch(step):
+                return Rejected(Refusal(
+                    code=Code.IDEMPOTENCY_MISMATCH, dependency=call.tool.name,
+                    detail=f"This idempotency key was used for step {step.number} ({step.operation}) with other content. "
+                    "Use a new key for a new call, or repeat the first one unchanged."))  # fmt: skip
+            case Undone(step):
+                return Rejected(Refusal(
+                    code=Code.TRAJECTORY_CLOSED, dependency=call.tool.name,
+                    detail=f"The call that this idempotency key names (step {step.number} of run {run.state.id}) was "
+                    "undone. Use a new key to do it again."))  # fmt: skip
+            case _ as never:
+                assert_never(never)
+
+    async def _lead(self, call: Call, proceed: Handler, flight_key: FlightKey) -> Outcome:
+        flight: Flight = asyncio.get_running_loop().create_future()
+        self._flights[flight_key] = flight
+        try:
+            outcome = await proceed(call)
+            flight.set_result((outcome, call.step))
+            return outcome
+        finally:
+            del self._flights[flight_key]
+            flight.cancel()
+
+    async def _wait(self, call: Call, flight: Flight) -> tuple[Outcome | None, int | None]:
+        """Return the outcome to share (None if it has to be looked up) and the number of the step it belongs to."""
+        await asyncio.wait((flight,), timeout=max(0.0, call.deadline - self._clock.now()))
+        if not flight.done():
+            return _conflict(call, None), None
+        if flight.cancelled():
+            return None, None
+        outcome, number = flight.result()
+        call.step = number
+        return _share(outcome), number
+
+    def _cannot_settle(self, call: Call, step: Step) -> Refusal | None:
+        """Return why the step in doubt may not be sent again under its key, or None."""
+        keys = call.tool.idempotency
+        why = None
+        if keys is None and not call.operation.is_idempotent:
+            why = f"{call.tool.name} does not say that it honours idempotency keys"
+        elif keys is not None and self._clock.at() - step.intended_at > keys.window * 1000:
+            why = f"{call.tool.name} may have forgotten its key by now"
+        elif step.fingerprint != call.fingerprint.hex():
+            why = "this call differs from the one that was sent"
+        if why is None:
+            return None
+        return Refusal(
+            code=Code.OUTCOME_UNKNOWN,
+            dispatched=Dispatched.MAYBE,
+            dependency=call.tool.name,
+            detail=f"Step {step.number} ({step.operation}) was sent and its effect is unknown ({step.detail}). It is not "
+            f"sent again, because {why}. Read the tool's state to find out what happened, or abort the run.",
+            extra={"trajectory": call.trajectory, "step": step.number},
+        )
+
+    async def _deliver(self, call: Call, run: Run, step: Step) -> Outcome:
+        call.step, call.key = step.number, step.key
+        try:
+            recorded = await self._recorded(run, step.number)
+        except JournalUnavailable as error:
+            return _unavailable(call, error)
+        if recorded.bad is not None:
+            return Rejected(postcondition_refusal(call, recorded.bad))
+        inline = recorded.reply.inline_body()
+        body = BytesBody(inline) if inline is not None else await self._journal.kept(recorded.reply.blob or "")
+        reply = Reply(
+            recorded.reply.status, recorded.reply.reason.encode("latin-1"), recorded.reply.raw_headers(), body
+        )
+        return Success(reply, is_replay=True)
+
+    async def _recorded(self, run: Run, number: int) -> StepCommitted:
+        for pending in list(run.pending):
+            await asyncio.wait((pending,))
+        for entry in reversed(await self._journal.read(run.state.id)):
+            if entry.kind == StepCommitted.__name__:
+                record = decode(entry.kind, entry.data)
+                if isinstance(record, StepCommitted) and record.step == number:
+                    return record
+        raise JournalCorrupt(f"run {run.state.id} has no record of the outcome of step {number}")
+
+    def statistics(self) -> dict[str, int]:
+        """Return how many distinct calls are in flight."""
+        return {"flights": len(self._flights)}
+
+
+def _ended(run: Run, number: int) -> Recalled:
+    step = run.state.steps.get(number)
+    return Deliver(step) if step is not None and step.state is StepState.COMMITTED else New()
+
+
+def postcondition_refusal(call: Call, bad: str) -> Refusal:
+    """Return the refusal of an answer whose declared postcondition does not hold."""
+    return Refusal(
+        code=Code.POSTCONDITION,
+        dependency=call.tool.name,
+        detail=f"{call.tool.name} answered, but {bad}. The step counts as done with a bad result and is undone on abort; "
+        "do not repeat it as it is.",
+    )
+
+
+def _unavailable(call: Call, error: Exception) -> Rejected:
+    return Rejected(
+        Refusal(
+            code=Code.JOURNAL_UNAVAILABLE,
+            dependency=call.tool.name,
+            detail=f"The journal cannot be used ({error}), so nothing was sent to {call.tool.name}. Try again later.",
+            retry_after_ms=1000,
+        )
+    )
+
+
+def _conflict(call: Call, step: Step | None) -> Rejected:
+    which = "An identical call" if step is None else f"Step {step.number}, which is this same call,"
+    return Rejected(
+        Refusal(
+            code=Code.IDEMPOTENCY_CONFLICT,
+            dependency=call.tool.name,
+            detail=f"{which} is still in flight. Wait, then send the identical call again to collect its result.",
+            retry_after_ms=1000,
+        )
+    )
+
+
+def _share(outcome: Outcome) -> Outcome | None:
+    """Return what a joined caller gets of the leader's outcome, or None where the journal has to be asked."""
+    match outcome:
+        case Rejected() | InDoubt():
+            return outcome
+        case Success(reply) if isinstance(reply.body, BytesBody):
+            return Success(_copy(reply), is_replay=True)
+        case Failed(reply=reply) if reply is not None and isinstance(reply.body, BytesBody):
+            return Failed(outcome.fault, outcome.refusal, _copy(reply), outcome.retry_after_ms)
+        case Failed(reply=None):
+            return outcome
+        case _:
+            return None
+
+
+def _copy(reply: Reply) -> Reply:
+    return Reply(reply.status, reply.reason, reply.headers, reply.body)

@@ -1,0 +1,141 @@
+"""The durable intent, innermost: nothing leaves that is not on disk.
+
+Whether the step is legal is decided here for good, on the state the append is made to; nothing can come between. A second
+attempt of the same step has its intent already and passes. Reads pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.clock import Clock
+from gateway.core.call import Call, Handler, Lane
+from gateway.core.codes import Code
+from gateway.core.idempotency import caller_digest
+from gateway.core.manifest import JournalMode
+from gateway.core.outcome import Outcome, Refusal, Rejected
+from gateway.core.records import CompensationIntended, StepFailed, StepIntended
+from gateway.core.saga import Begin, IntendCompensation, decide
+from gateway.journal import Conflict, JournalUnavailable, KeyClaim
+from gateway.journal.trajectories import Run, Trajectories
+from gateway.telemetry import Telemetry
+
+__all__ = ["JournalStage"]
+
+DEFAULT_KEY_WINDOW_MS = 24 * 3600 * 1000
+"""How long a caller's key is remembered where the tool does not say; what most vendors keep (Stripe: 24 hours)."""
+
+
+class JournalStage:
+    """Writes intents."""
+
+    def __init__(self, trajectories: Trajectories, clock: Clock, telemetry: Telemetry) -> None:
+        self._trajectories = trajectories
+        self._clock = clock
+        self._telemetry = telemetry
+
+    async def __call__(self, call: Call, proceed: Handler) -> Outcome:
+        """Make the intent durable, then go on."""
+        if call.operation.is_read and call.lane is not Lane.COMPENSATION:
+            return await proceed(call)
+        run = self._trajectories.get(call.trajectory)
+        if run is None or run.is_lost:
+            return _unavailable(call, f"run {call.trajectory} has to be read again")
+        if call.lane is Lane.COMPENSATION:
+            refusal = await self._intend_compensation(run, call)
+        elif call.step is None:
+            refusal = await self._intend(run, call)
+        else:
+            run.busy.add(call.step)
+            call.is_committed_to_send = True
+            refusal = None
+        return Rejected(refusal) if refusal is not None else await proceed(call)
+
+    async def _intend(self, run: Run, call: Call) -> Refusal | None:
+        begin = Begin(
+            tool=call.tool.name,
+            operation=call.operation,
+            action=call.action.hex(),
+            fingerprint=call.fingerprint.hex(),
+            method=call.request.method,
+            target=call.request.target.decode("latin-1"),
+            salt=self._trajectories.salt,
+            caller=None if call.caller_key is None else caller_digest(call.agent, call.tool.name, call.caller_key),
+            caller_key=call.caller_key,
+        )
+        records = decide(run.state, begin)
+        if isinstance(records, Refusal):
+            return records
+        (intent,) = records
+        assert isinstance(intent, StepIntended)
+        call.step, call.key, call.is_committed_to_send = intent.step, intent.key, True
+        run.busy.add(intent.step)
+        is_lazy = call.operation.journal is JournalMode.LAZY
+        future = self._trajectories.record(run, records, lazy=is_lazy, claims=self._claims(call, intent))
+        self._telemetry.step_changed(run.state.id, intent.step, call.operation.name, "intended")
+        if is_lazy:
+            return None
+        why = await self._durable(run, call, future)
+        if why is None:
+            return None
+        run.busy.discard(intent.step)
+        call.step, call.key, call.is_committed_to_send = None, None, False
+        return _unavailable(call, why).refusal
+
+    async def _durable(self, run: Run, call: Call, future: asyncio.Future[None]) -> str | None:
+        """Wait for the disk, until the call's deadline. Returns why it may not be relied on, or None."""
+        try:
+            await asyncio.wait((future,), timeout=max(0.05, call.deadline - self._clock.now()))
+        except asyncio.CancelledError:
+            self._withdraw(run, call)
+            raise
+        if not future.done():
+            self._withdraw(run, call)
+            return "the disk did not answer in time"
+        try:
+            future.result()
+        except (JournalUnavailable, Conflict) as error:
+            return str(error)
+        return None
+
+    def _withdraw(self, run: Run, call: Call) -> None:
+        """The intent may reach the disk yet, but nothing was sent and nothing will be."""
+        never = StepFailed(
+            step=call.step or 0, fault="none", detail="never sent: given up while its intent was written"
+        )
+        self._trajectories.record(run, [never])
+
+    def _claims(self, call: Call, intent: StepIntended) -> tuple[KeyClaim, ...]:
+        if intent.caller is None:
+            return ()
+        keys = call.tool.idempotency
+        window_ms = DEFAULT_KEY_WINDOW_MS if keys is None else int(keys.window * 1000)
+        return (KeyClaim(bytes.fromhex(intent.caller), intent.step, self._clock.at() + window_ms),)
+
+    async def _intend_compensation(self, run: Run, call: Call) -> Refusal | None:
+        records = decide(run.state, IntendCompensation(step=call.step or 0, salt=self._trajectories.salt))
+        if isinstance(records, Refusal):
+            return records
+        if records:
+            future = self._trajectories.record(run, records)
+            for record in records:
+                if isinstance(record, CompensationIntended):
+                    self._telemetry.step_changed(run.state.id, record.step, call.operation.name, "compensating")
+            try:
+                await asyncio.shield(future)
+            except (JournalUnavailable, Conflict) as error:
+                return _unavailable(call, str(error)).refusal
+        call.is_committed_to_send = True
+        return None
+
+
+def _unavailable(call: Call, why: str) -> Rejected:
+    return Rejected(
+        Refusal(
+            code=Code.JOURNAL_UNAVAILABLE,
+            dependency=call.tool.name,
+            detail=f"The intent of this call could not be written ({why}), so nothing was sent to {call.tool.name}. "
+            "Try again later.",
+            retry_after_ms=1000,
+        )
+    )

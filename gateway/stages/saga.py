@@ -1,0 +1,246 @@
+"""Is this step legal now, and what became of it: the saga's part of a call.
+
+Before: a step that the run does not admit is refused before it costs a queue place. After: the outcome is recorded, with
+the compensator bound from what was asked and answered, and is durable before the answer goes on. The intent itself is
+written innermost, by `stages/journal.py`, where the same question is asked once more with nothing in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import assert_never
+
+from gateway.core.coding import decoded
+from gateway.core.call import Call, Handler, Lane
+from gateway.core.codes import Code, Dispatched
+from gateway.core.environment import request_env, response_env
+from gateway.core.expression import Environment, Expression, ExpressionError
+from gateway.core.manifest import JournalMode
+from gateway.core.message import Body, BytesBody, Reply
+from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
+from gateway.core.records import ReadObserved, RecordedReply, StepCommitted, StepFailed, StepInDoubt
+from gateway.core.saga import admits
+from gateway.core.tool import BoundRequest
+from gateway.journal import Conflict, Journal, JournalUnavailable
+from gateway.journal.trajectories import Run, Trajectories
+from gateway.stages.idempotency import postcondition_refusal
+from gateway.telemetry import Telemetry
+
+__all__ = ["SagaStage", "body_bytes"]
+
+INLINE_LIMIT = 64 * 1024
+"""Answers up to this many bytes lie in the log itself; larger ones are kept beside it."""
+
+EVALUATED_LIMIT = 1024 * 1024
+"""Expressions see bodies up to this size; of larger ones they see none."""
+
+
+class SagaStage:
+    """Asks before, records after."""
+
+    def __init__(self, trajectories: Trajectories, journal: Journal, telemetry: Telemetry) -> None:
+        self._trajectories = trajectories
+        self._journal = journal
+        self._telemetry = telemetry
+
+    async def __call__(self, call: Call, proceed: Handler) -> Outcome:
+        """Refuse what is not legal; record what happened."""
+        if call.lane is not Lane.FORWARD:
+            return await proceed(call)
+        run = self._trajectories.get(call.trajectory) or await self._trajectories.find(call.trajectory)
+        if run is None:
+            raise RuntimeError(f"run {call.trajectory} was resolved and is gone")
+        is_settling = call.step is not None
+        refusal = None if is_settling else admits(run.state, call.operation)
+        if refusal is not None:
+            return Rejected(refusal)
+        if call.operation.is_read:
+            outcome = await proceed(call)
+            self._observe(run, call, outcome)
+            return outcome
+        try:
+            outcome = await proceed(call)
+        except BaseException as error:
+            if call.step is not None and not is_settling:
+                self._note_broken_off(run, call, error)
+            raise
+        else:
+            return outcome if call.step is None else await self._record(run, call, outcome)
+        finally:
+            if call.step is not None:
+                run.busy.discard(call.step)
+                run.notify()
+
+    async def _record(self, run: Run, call: Call, outcome: Outcome) -> Outcome:
+        try:
+            record, answer = await self._outcome(call, outcome)
+        except Exception as error:
+            self._note_broken_off(run, call, error)
+            raise
+        if record is None:
+            return answer
+        future = self._trajectories.record(run, [record])
+        self._telemetry.step_changed(call.trajectory, record.step, call.operation.name, _STATE[type(record)])
+        if call.operation.journal is JournalMode.LAZY:
+            return answer
+        try:
+            await asyncio.shield(future)
+        except (JournalUnavailable, Conflict) as error:
+            return _unrecorded(call, answer, error)
+        return answer
+
+    async def _outcome(
+        self, call: Call, outcome: Outcome
+    ) -> tuple[StepCommitted | StepFailed | StepInDoubt | None, Outcome]:
+        """Return the record of an outcome, and what the agent gets."""
+        number = call.step or 0
+        match outcome:
+            case Success(reply):
+                record = await self._committed(call, reply)
+                if record.bad is not None:
+                    await reply.aclose()
+                    return record, Rejected(postcondition_refusal(call, record.bad))
+                return record, _with_warning(outcome, record)
+            case Failed():
+                status = None if outcome.reply is None else outcome.reply.status
+                detail = (
+                    outcome.refusal.detail if outcome.refusal is not None else f"{call.tool.name} answered {status}"
+                )
+                return StepFailed(step=number, fault=outcome.fault.value, detail=detail, status=status), outcome
+            case InDoubt():
+                status = None if outcome.reply is None else outcome.reply.status
+                record_ = StepInDoubt(
+                    step=number, fault=outcome.fault.value, detail=outcome.refusal.detail, status=status
+                )
+                return (None if self._is_in_doubt(call) else record_), outcome
+            case Rejected(refusal):
+                # Refused between two attempts, or while a doubt was to be settled: a doubt stays a doubt.
+                if self._is_in_doubt(call):
+                    return None, outcome
+                return StepFailed(step=number, fault="none", detail=refusal.detail), outcome
+            case _ as never:
+                assert_never(never)
+
+    def _is_in_doubt(self, call: Call) -> bool:
+        run = self._trajectories.get(call.trajectory)
+        return run is not None and call.step in run.state.in_doubt
+
+    async def _committed(self, call: Call, reply: Reply) -> StepCommitted:
+        data = await body_bytes(reply.body, EVALUATED_LIMIT)
+        stored = data if data is not None and len(data) <= INLINE_LIMIT else await self._keep(reply.body)
+        env = await self._environment(call, reply, decoded(reply.headers, data or b"", EVALUATED_LIMIT))
+        bad = _unmet(call.operation.postcondition, env)
+        compensator, unbound = _bind(call, env)
+        return StepCommitted(
+            step=call.step or 0,
+            reply=RecordedReply.of(reply.status, reply.reason, reply.headers, stored),
+            compensator=compensator,
+            unbound=unbound,
+            bad=bad,
+        )
+
+    async def _keep(self, body: Body) -> bytes | str:
+        """Keep a large answer. If that fails its effect is recorded all the same, and only a repeat of it comes empty."""
+        try:
+            return await self._journal.keep(body)
+        except JournalUnavailable as error:
+            self._telemetry.background_failed("keeping a large answer", error)
+            return b""
+
+    async def _environment(self, call: Call, reply: Reply, data: bytes) -> Environment:
+        operation = call.operation
+        if operation.postcondition is None and operation.compensator is None:
+            return {}
+        request = call.request
+        asked = b"" if request.body is None else await body_bytes(request.body, EVALUATED_LIMIT) or b""
+        target = request.target.decode("latin-1")
+        return {
+            "request": request_env(request.method, target, request.headers, asked, call.params),
+            "response": response_env(reply.status, reply.headers, data),
+            "params": dict(call.params),
+            "key": call.key,
+            "trajectory": {"id": call.trajectory, "agent": call.agent},
+            "step": {"number": call.step, "operation": operation.name, "tier": operation.tier.value},
+        }
+
+    def _observe(self, run: Run, call: Call, outcome: Outcome) -> None:
+        if isinstance(outcome, Rejected):
+            return
+        reply = None if isinstance(outcome, InDoubt) else outcome.reply
+        self._trajectories.record(
+            run,
+            [
+                ReadObserved(
+                    tool=call.tool.name,
+                    operation=call.operation.name,
+                    method=call.request.method,
+                    path=call.request.target.partition(b"?")[0].decode("latin-1"),
+                    outcome=type(outcome).__name__.lower(),
+                    status=None if reply is None else reply.status,
+                )
+            ],
+            lazy=True,
+        )
+
+    def _note_broken_off(self, run: Run, call: Call, error: BaseException) -> None:
+        """A call that was torn out of the pipeline after its intent: its effect is unknown."""
+        detail = f"the call was broken off in the gateway ({type(error).__name__}) after its intent was written"
+        self._trajectories.record(run, [StepInDoubt(step=call.step or 0, fault="cancelled", detail=detail)])
+
+
+_STATE: dict[type, str] = {StepCommitted: "committed", StepFailed: "failed", StepInDoubt: "in_doubt"}
+
+
+async def body_bytes(body: Body, limit: int) -> bytes | None:
+    """Return a replayable body's bytes, or None if there are more than `limit`."""
+    if isinstance(body, BytesBody):
+        return body.data if len(body.data) <= limit else None
+    if body.size is None or body.size > limit:
+        return None
+    return b"".join([chunk async for chunk in body.chunks()])
+
+
+def _unmet(postcondition: Expression | None, env: Environment) -> str | None:
+    if postcondition is None:
+        return None
+    try:
+        holds = postcondition(env)
+    except ExpressionError as error:
+        return f"its postcondition cannot be evaluated: {error}"
+    return None if holds is True else f"its postcondition does not hold: {postcondition.source}"
+
+
+def _bind(call: Call, env: Environment) -> tuple[BoundRequest | None, str | None]:
+    declared = call.operation.compensator
+    if declared is None:
+        return None, None
+    try:
+        return declared.request.bind(env), None
+    except ExpressionError as error:
+        return None, str(error)
+
+
+def _with_warning(outcome: Success, record: StepCommitted) -> Success:
+    """Tell the agent at once that a step cannot be undone, beside the tool's own answer."""
+    if record.unbound is None:
+        return outcome
+    reply = outcome.reply
+    text = f"cannot be undone: {record.unbound}".encode("ascii", "replace").replace(b"\n", b" ").replace(b"\r", b" ")
+    reply.headers = (*reply.headers, (b"Seawall-Warning", text))
+    return outcome
+
+
+def _unrecorded(call: Call, answer: Outcome, error: Exception) -> Outcome:
+    """The effect is known to us and not yet to the disk: the agent may not see the answer before it is."""
+    if isinstance(answer, Failed):
+        return answer
+    return Rejected(
+        Refusal(
+            code=Code.OUTCOME_UNKNOWN,
+            dispatched=Dispatched.YES,
+            dependency=call.tool.name,
+            detail=f"{call.tool.name} answered, but the outcome could not be recorded ({error}). It is kept and will be "
+            "recorded as soon as the journal works; send the identical call again then to collect the answer.",
+            retry_after_ms=2000,
+        )
+    )

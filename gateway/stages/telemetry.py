@@ -1,0 +1,47 @@
+"""Outermost: sees every call and its outcome, and turns a bug into ERR_INTERNAL instead of a broken connection."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.clock import Clock
+from gateway.core.call import Call, Handler
+from gateway.core.codes import Code, Dispatched
+from gateway.core.outcome import Outcome, Refusal, Rejected
+from gateway.telemetry import Telemetry
+
+__all__ = ["TelemetryStage"]
+
+
+class TelemetryStage:
+    """Reports calls."""
+
+    def __init__(self, clock: Clock, telemetry: Telemetry) -> None:
+        self._clock = clock
+        self._telemetry = telemetry
+
+    async def __call__(self, call: Call, proceed: Handler) -> Outcome:
+        """Report the call's beginning and end."""
+        handle = self._telemetry.call_started(call)
+        try:
+            outcome = await proceed(call)
+        except asyncio.CancelledError as error:
+            self._telemetry.call_finished(handle, call, error, self._clock.now() - call.started)
+            raise
+        except Exception as error:
+            self._telemetry.background_failed(f"call to {call.tool.name}", error)
+            self._telemetry.call_finished(handle, call, error, self._clock.now() - call.started)
+            return Rejected(_internal(call))
+        self._telemetry.call_finished(handle, call, outcome, self._clock.now() - call.started)
+        return outcome
+
+
+def _internal(call: Call) -> Refusal:
+    may_have_left = call.is_committed_to_send or call.operation.is_read
+    return Refusal(
+        code=Code.INTERNAL,
+        dispatched=Dispatched.MAYBE if may_have_left else Dispatched.NO,
+        dependency=call.tool.name,
+        detail=f"The gateway failed on this call to {call.tool.name}; the operator's log has the cause. "
+        + ("It may have happened: read the tool's state before repeating it." if may_have_left else "Nothing was sent."),
+    )
