@@ -10,7 +10,7 @@ import base64
 import hashlib
 import hmac
 
-__all__ = ["derive_key"]
+__all__ = ["derive_key", "undo_key"]
 
 
 def derive_key(salt: bytes, *parts: str) -> str:
@@ -23,3 +23,8 @@ def derive_key(salt: bytes, *parts: str) -> str:
     """
     text = b"".join(len(part := p.encode()).to_bytes(4, "big") + part for p in parts)
     return base64.b32encode(hmac.digest(salt, text, hashlib.sha256)[:20]).decode().lower()
+
+
+def undo_key(salt: bytes, trajectory: str, step: int) -> str:
+    """Return the key of the compensator of a step, the same for every attempt."""
+    return derive_key(salt, trajectory, str(step), "undo")

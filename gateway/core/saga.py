@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from gateway.core.codes import Code
-from gateway.core.keys import derive_key
+from gateway.core.keys import derive_key, undo_key
 from gateway.core.manifest import ApprovalPolicy, Tier
 from gateway.core.outcome import Refusal
 from gateway.core.records import (
@@ -254,7 +254,8 @@ def decide(state: Trajectory, command: Command) -> list[Record] | Refusal:
         case RefuseCompensation():
             return _refuse_compensation(state, command)
         case FinishUnwinding():
-            return [TrajectoryAborted()] if isinstance(next_undo(state), Nothing) else []
+            is_done = state.phase is Phase.COMPENSATING and isinstance(next_undo(state), Nothing)
+            return [TrajectoryAborted()] if is_done else []
         case Freeze():
             if state.phase is Phase.FROZEN or not state.is_open:
                 return []
@@ -416,10 +417,9 @@ def _abort(state: Trajectory, command: Abort) -> list[Record] | Refusal:
 
 
 def _intend_compensation(state: Trajectory, command: IntendCompensation) -> list[Record]:
-    if state.steps[command.step].state is not StepState.COMMITTED:
+    if state.phase is not Phase.COMPENSATING or state.steps[command.step].state is not StepState.COMMITTED:
         return []
-    key = derive_key(command.salt, state.id, str(command.step), "undo")
-    return [CompensationIntended(step=command.step, key=key)]
+    return [CompensationIntended(step=command.step, key=undo_key(command.salt, state.id, command.step))]
 
 
 def _unwound(state: Trajectory, number: int, record: Record) -> list[Record]:

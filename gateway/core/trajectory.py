@@ -197,7 +197,7 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             state.phase, state.reason = Phase.COMPENSATING, record.reason
         case CompensationIntended():
             step = state.steps[record.step]
-            _expect(state, record, step.state is StepState.COMMITTED)
+            _expect(state, record, state.phase is Phase.COMPENSATING and step.state is StepState.COMMITTED)
             step.state = StepState.COMPENSATING
         case CompensationCompleted():
             state.steps[record.step].state = StepState.COMPENSATED

@@ -10,7 +10,7 @@ then, so a full disk turns no known outcome into a doubt once there is space aga
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -19,6 +19,7 @@ from gateway.core.codes import Code
 from gateway.core.outcome import Refusal
 from gateway.core.records import (
     Record,
+    RefusalsObserved,
     StepCommitted,
     StepFailed,
     StepInDoubt,
@@ -28,7 +29,7 @@ from gateway.core.records import (
     decode,
     encode,
 )
-from gateway.core.saga import Command, Open, decide
+from gateway.core.saga import Command, Commit, Open, decide
 from gateway.core.trajectory import IllegalRecord, Phase, StepState, Trajectory, evolve
 from gateway.journal import Append, Entry, Journal, JournalCorrupt, JournalUnavailable, KeyClaim
 from gateway.telemetry import Telemetry
@@ -37,6 +38,7 @@ __all__ = ["Run", "Trajectories"]
 
 _CLOSED_KEPT = 256
 _PAGE = 500
+_REFUSING_RUNS = 4096
 
 
 class Run:
@@ -103,7 +105,9 @@ class Trajectories:
         self._implicit: dict[str, list[Run]] = {}
         self._loading: dict[str, asyncio.Future[Run | None]] = {}
         self._aside: dict[str, dict[int, Record]] = {}
-        self.on_phase: Callable[[Run], None] = lambda run: None
+        self._compensating: set[str] = set()
+        self._refusals: dict[str, Counter[tuple[str, str, str]]] = {}
+        self.on_unwinding: Callable[[], None] = lambda: None
 
     # --- finding runs
 
@@ -118,9 +122,9 @@ class Trajectories:
         """Return the runs in memory that may still change."""
         return list(self._runs.values())
 
-    def in_phase(self, phase: Phase) -> list[Run]:
-        """Return live runs in a phase."""
-        return [run for run in self._runs.values() if run.state.phase is phase and not run.is_lost]
+    def compensating(self) -> list[str]:
+        """Return the names of the runs that are being undone."""
+        return list(self._compensating)
 
     async def find(self, name: str) -> Run | None:
         """Return a run by name, open or closed, or None if it was never opened.
@@ -204,6 +208,18 @@ class Trajectories:
             return verdict
         return self.record(run, verdict, lazy=lazy)
 
+    async def decided(self, run: Run, command: Command) -> Refusal | None:
+        """Decide a command, and return once what follows is durable; or return why it is not legal.
+
+        Raises:
+            JournalUnavailable: it may not be durable; the run has to be read again.
+        """
+        verdict = self.decide(run, command)
+        if isinstance(verdict, Refusal):
+            return verdict
+        await asyncio.shield(verdict)
+        return None
+
     def record(
         self, run: Run, records: Sequence[Record], *, lazy: bool = False, claims: Sequence[KeyClaim] = ()
     ) -> asyncio.Future[None]:
@@ -245,9 +261,47 @@ class Trajectories:
             self._telemetry.trajectory_changed(state.id, state.phase.value, state.reason)
             if not state.is_open:
                 self._retire(run)
-            self.on_phase(run)
+            self._file(run)
         run.notify()
         return future
+
+    def delivered(self, name: str, number: int) -> None:
+        """Note that the agent has the result of a step; an implicit run that is over closes."""
+        run = self._runs.get(name)
+        if run is None or run.is_lost:
+            return
+        run.state.delivered(number)
+        if run.state.is_implicit and run.state.phase is Phase.FINALIZING:
+            self.close_if_done(run, by="pivot")
+
+    def close_if_done(self, run: Run, *, by: str, forget: bool = False) -> bool:
+        """Commit a run that nobody will commit, if nothing in it is open: no step in flight, in doubt or undelivered.
+
+        `forget` gives undelivered results up: their caller has not come back for too long.
+        """
+        state = run.state
+        if run.is_lost or run.busy or state.in_flight or state.in_doubt or (state.undelivered and not forget):
+            return False
+        if state.phase not in (Phase.PREPARING, Phase.FINALIZING):
+            return False
+        if state.version == 0:
+            self.forget(run)
+            return True
+        return not isinstance(self.decide(run, Commit(by=by), lazy=True), Refusal)
+
+    def note_refusal(self, name: str, code: Code, tool: str, operation: str) -> None:
+        """Count a refusal for the run's audit; `flush_refusals` writes the counts."""
+        if name in self._refusals or len(self._refusals) < _REFUSING_RUNS:
+            self._refusals.setdefault(name, Counter())[(code.value, tool, operation)] += 1
+
+    def flush_refusals(self) -> None:
+        """Write the refusals counted since the last time, lazily, one record a run."""
+        refusals, self._refusals = self._refusals, {}
+        for name, counts in refusals.items():
+            run = self._runs.get(name)
+            if run is not None and run.state.version and not run.is_lost:
+                told = [(code, tool, operation, count) for (code, tool, operation), count in counts.items()]
+                self.record(run, [RefusalsObserved(refusals=told)], lazy=True)
 
     @property
     def has_aside(self) -> bool:
@@ -300,6 +354,13 @@ class Trajectories:
         failed.set_exception(JournalUnavailable(f"run {lost.state.id} has to be read again after a failed write"))
         failed.exception()  # so that a caller who does not wait is not told off
         return failed
+
+    def _file(self, run: Run) -> None:
+        if run.state.phase is Phase.COMPENSATING:
+            self._compensating.add(run.state.id)
+            self.on_unwinding()
+        else:
+            self._compensating.discard(run.state.id)
 
     def _retire(self, run: Run) -> None:
         self._drop(run)
@@ -364,7 +425,7 @@ class Trajectories:
             if state.is_implicit:
                 self._implicit.setdefault(state.agent, []).append(run)
         self._resolve_flights(run)
-        self.on_phase(run)
+        self._file(run)
         return run
 
     def _reset(self, lost: Run) -> Run:

@@ -29,17 +29,14 @@ class Dispatch:
         """Send once and return what became of it."""
         started = self._clock.now()
         span = self._telemetry.attempt_started(call)
-        result: Outcome | BaseException | None = None
         try:
             exchange = await self._egress.send(call.tool, self._request(call), self._timings(call, started))
-            result = classify(call, exchange)
-            return result
+            outcome = classify(call, exchange)
         except BaseException as error:
-            result = error
+            self._telemetry.attempt_finished(span, call, error, self._clock.now() - started)
             raise
-        finally:
-            if result is not None:
-                self._telemetry.attempt_finished(span, call, result, self._clock.now() - started)
+        self._telemetry.attempt_finished(span, call, outcome, self._clock.now() - started)
+        return outcome
 
     def _timings(self, call: Call, now: float) -> Timings:
         bounds = call.operation.timeouts

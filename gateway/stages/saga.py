@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from typing import assert_never
 
-from gateway.core.coding import decoded
 from gateway.core.call import Call, Handler, Lane
 from gateway.core.codes import Code, Dispatched
+from gateway.core.coding import decoded
 from gateway.core.environment import request_env, response_env
 from gateway.core.expression import Environment, Expression, ExpressionError
 from gateway.core.manifest import JournalMode

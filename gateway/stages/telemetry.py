@@ -43,5 +43,7 @@ def _internal(call: Call) -> Refusal:
         dispatched=Dispatched.MAYBE if may_have_left else Dispatched.NO,
         dependency=call.tool.name,
         detail=f"The gateway failed on this call to {call.tool.name}; the operator's log has the cause. "
-        + ("It may have happened: read the tool's state before repeating it." if may_have_left else "Nothing was sent."),
+        + (
+            "It may have happened: read the tool's state before repeating it." if may_have_left else "Nothing was sent."
+        ),
     )

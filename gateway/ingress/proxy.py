@@ -1,0 +1,362 @@
+"""The data plane: a request becomes a `Call`, its `Outcome` becomes an answer.
+
+    /{tool}/{path}      to the tool, answers unchanged
+    /seawall/...        ours (`ingress/runs.py`)
+
+Reads run in the caller's own task, so that a caller who leaves cancels the upstream at once. Writes run in a task of their
+own: until the intent is on its way to disk a leaving caller cancels them too; from there on they are finished without it,
+and the answer waits for the next identical call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import re
+from collections.abc import Awaitable, Callable
+from hashlib import blake2b
+from typing import assert_never
+
+from gateway.clock import Clock
+from gateway.core.call import Call, Handler
+from gateway.core.canonical import action_digest, fingerprint
+from gateway.core.codes import Code
+from gateway.core.manifest import Tier
+from gateway.core.message import Body, BytesBody, Headers, Request, first_header
+from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
+from gateway.core.paths import BadTarget, split_target
+from gateway.core.problem import problem
+from gateway.core.tool import AmbiguousPath, Catalog, Match, ToolSpec
+from gateway.egress.spool import Spool, SpoolFailed, TooLarge
+from gateway.ingress.http import IncomingRequest, OutgoingResponse
+from gateway.journal.trajectories import Trajectories
+from gateway.telemetry import Telemetry
+
+__all__ = ["Proxy", "ProxyLimits", "refuse"]
+
+_NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+_KEY = re.compile(rb'"?[\x21\x23-\x5b\x5d-\x7e]{1,255}"?')
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_NO_TRACE = b"0" * 32
+
+
+class ProxyLimits:
+    """Bounds of the data plane. Sizes in bytes."""
+
+    __slots__ = ("body_max", "body_memory", "in_flight")
+
+    def __init__(
+        self, *, body_memory: int = 256 * 1024, body_max: int = 64 * 1024 * 1024, in_flight: int = 10_000
+    ) -> None:
+        self.body_memory = body_memory
+        self.body_max = body_max
+        self.in_flight = in_flight
+
+
+class Proxy:
+    """Serves the data plane.
+
+    `catalog` may be replaced at any time; calls in flight keep the tool they started with.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        pipeline: Handler,
+        runs: Callable[[IncomingRequest], Awaitable[OutgoingResponse]],
+        trajectories: Trajectories,
+        spool: Spool,
+        clock: Clock,
+        telemetry: Telemetry,
+        limits: ProxyLimits,
+    ) -> None:
+        self.catalog = catalog
+        self.is_admitting = True
+        self._pipeline = pipeline
+        self._runs = runs
+        self._trajectories = trajectories
+        self._spool = spool
+        self._clock = clock
+        self._telemetry = telemetry
+        self._limits = limits
+        self._in_flight = 0
+        self._writes: set[asyncio.Task[Outcome]] = set()
+
+    async def __call__(self, request: IncomingRequest) -> OutgoingResponse:
+        """Answer one request."""
+        if request.target.startswith((b"/seawall/", b"/seawall?")) or request.target == b"/seawall":
+            return await self._runs(request)
+        if not self.is_admitting or self._in_flight >= self._limits.in_flight:
+            return self._refused("other", self._busy())
+        self._in_flight += 1
+        try:
+            return await self._serve(request)
+        finally:
+            self._in_flight -= 1
+
+    async def _serve(self, request: IncomingRequest) -> OutgoingResponse:
+        accepted = self._accept(request)
+        if isinstance(accepted, Refusal):
+            return self._refused("other", accepted)
+        tool, match, call = accepted
+        if match.operation.is_read:
+            call.request.body = request.stream() if request.has_body else None
+            target = call.request.target
+            call.action = blake2b(
+                b"%b %b %b" % (tool.name.encode(), request.method.encode(), target), digest_size=16
+            ).digest()
+            return self._answer(call, await self._pipeline(call))
+        refusal = await self._capture(request, call)
+        if refusal is not None:
+            return self._refused(tool.name, refusal)
+        call.started = self._clock.now()
+        call.deadline = call.started + match.operation.timeouts.total
+        return self._answer(call, await self._shielded(call))
+
+    # --- making the call
+
+    def _accept(self, request: IncomingRequest) -> tuple[ToolSpec, Match, Call] | Refusal:
+        target = split_target(request.target)
+        if isinstance(target, BadTarget):
+            return Refusal(code=Code.INVALID_ARGUMENTS, detail=target.detail)
+        tool = self.catalog.tools.get(target.tool)
+        if tool is None:
+            return self._unknown_tool(target.tool)
+        try:
+            match = tool.match(request.method, target.rest.decode("ascii"))
+        except AmbiguousPath as error:
+            return Refusal(code=Code.INVALID_ARGUMENTS, detail=str(error), dependency=tool.name)
+        operation = match.operation
+        if tool.is_strict and not operation.is_declared and operation.tier is not Tier.READ:
+            return Refusal(
+                code=Code.UNKNOWN_TOOL,
+                dependency=tool.name,
+                detail=f"{tool.name} is strict and declares no operation for {request.method} "
+                f"{target.rest.partition(b'?')[0].decode('ascii')}. Use one of: {', '.join(_declared(tool)) or 'none'}.",
+            )
+        named = self._run_name(request.headers)
+        if isinstance(named, Refusal):
+            return named
+        agent = first_header(request.headers, b"seawall-agent")
+        if agent is not None and not _NAME.fullmatch(agent):
+            return _bad_header("Seawall-Agent", "1 to 128 letters, digits and . _ : -")
+        key = self._caller_key(request.headers, tool)
+        if isinstance(key, Refusal):
+            return key
+        now = self._clock.now()
+        call = Call(
+            tool=tool,
+            operation=operation,
+            request=Request(
+                request.method,
+                target.rest,
+                request.headers,
+                has_side_effects=not operation.is_read,
+                capture_answer=not operation.is_read,
+            ),
+            agent=agent.decode("ascii") if agent is not None else request.peer,
+            started=now,
+            deadline=now + operation.timeouts.total,
+            trajectory=named[0],
+            is_run_named=named[1],
+            params=match.params,
+            caller_key=key,
+        )
+        return tool, match, call
+
+    def _run_name(self, headers: Headers) -> tuple[str, bool] | Refusal:
+        given = first_header(headers, b"seawall-trajectory")
+        if given is not None:
+            if not _NAME.fullmatch(given):
+                return _bad_header(
+                    "Seawall-Trajectory", "1 to 128 letters, digits and . _ : -, the first a letter or digit"
+                )
+            return given.decode("ascii"), True
+        trace = first_header(headers, b"traceparent")
+        if trace is not None:
+            found = _TRACEPARENT.fullmatch(trace.strip())
+            if found is not None and found.group(1) != _NO_TRACE:
+                return f"trace-{found.group(1).decode('ascii')}", False
+        return "", False
+
+    def _caller_key(self, headers: Headers, tool: ToolSpec) -> str | Refusal | None:
+        key = first_header(headers, b"idempotency-key")
+        if key is None and tool.idempotency is not None:
+            key = first_header(headers, tool.idempotency.header.lower().encode("ascii"))
+        if key is None:
+            return None
+        if not _KEY.fullmatch(key):
+            return _bad_header("Idempotency-Key", "1 to 255 visible ASCII characters, quoted or not")
+        return key.strip(b'"').decode("ascii")
+
+    async def _capture(self, request: IncomingRequest, call: Call) -> Refusal | None:
+        limits = self._limits
+        try:
+            body: Body = await request.read_all(self._spool, memory_limit=limits.body_memory, max_bytes=limits.body_max)
+        except TooLarge:
+            return Refusal(
+                code=Code.PAYLOAD_TOO_LARGE,
+                dependency=call.tool.name,
+                detail=f"The body is larger than {limits.body_max} bytes (setting limits.body_max). Nothing was sent.",
+            )
+        except SpoolFailed as error:
+            return Refusal(
+                code=Code.RESOURCE_EXHAUSTED,
+                dependency=call.tool.name,
+                detail=f"The body could not be kept on disk ({error}), so nothing was sent. Try again later.",
+                retry_after_ms=5000,
+            )
+        call.request.body = body if body.size or request.has_body else None
+        kind = (first_header(request.headers, b"content-type") or b"").decode("latin-1")
+        target = call.request.target.decode("ascii")
+        data = await _digestible(body)
+        call.action = action_digest(f"{call.tool.name}.{call.operation.name}", request.method, target, kind, data)
+        call.fingerprint = fingerprint(request.method, target, kind, data)
+        return None
+
+    # --- running it
+
+    async def _shielded(self, call: Call) -> Outcome:
+        task = asyncio.get_running_loop().create_task(self._through(call))
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if call.is_committed_to_send:
+                task.add_done_callback(_discard_answer)
+            else:
+                task.cancel()
+            raise
+
+    async def _through(self, call: Call) -> Outcome:
+        try:
+            return await self._pipeline(call)
+        finally:
+            if call.request.body is not None:
+                await call.request.body.aclose()
+
+    async def drain(self, seconds: float) -> int:
+        """Wait for writes in flight, detached ones included; cut off what is left. Returns how many were cut off."""
+        if self._writes:
+            await asyncio.wait(set(self._writes), timeout=seconds)
+        left = list(self._writes)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=1.0)
+        return len(left)
+
+    # --- answering
+
+    def _answer(self, call: Call, outcome: Outcome) -> OutgoingResponse:
+        marks = _marks(call)
+        match outcome:
+            case Success(reply, is_replay):
+                if is_replay:
+                    marks = (*marks, (b"Seawall-Replayed", b"true"))
+                return OutgoingResponse(
+                    reply.status, reply.reason, (*reply.headers, *marks), reply.body, self._delivery(call), reply.aclose
+                )
+            case Failed(reply=reply) if reply is not None:
+                return OutgoingResponse(
+                    reply.status, reply.reason, (*reply.headers, *marks), reply.body, self._delivery(call), reply.aclose
+                )
+            case Rejected(refusal):
+                self._telemetry.refused(call.tool.name, refusal.code)
+                self._trajectories.note_refusal(call.trajectory, refusal.code, call.tool.name, call.operation.name)
+                return refuse(refusal, call, self._delivery(call))
+            case Failed(refusal=refusal):
+                return refuse(refusal or _no_answer(call), call, self._delivery(call))
+            case InDoubt(refusal=refusal, reply=reply):
+                return refuse(refusal, call, None, None if reply is None else reply.aclose)
+            case _ as never:
+                assert_never(never)
+
+    def _delivery(self, call: Call) -> Callable[[], None] | None:
+        if call.step is None or call.operation.is_read:
+            return None
+        name, step = call.trajectory, call.step
+        return lambda: self._trajectories.delivered(name, step)
+
+    def _refused(self, tool: str, refusal: Refusal) -> OutgoingResponse:
+        self._telemetry.refused(tool, refusal.code)
+        return refuse(refusal)
+
+    def _unknown_tool(self, name: str) -> Refusal:
+        near = difflib.get_close_matches(name, self.catalog.tools, n=3)
+        known = near or sorted(self.catalog.tools)[:10]
+        hint = f"Did you mean {' or '.join(near)}?" if near else f"Known tools: {', '.join(known) or 'none'}."
+        return Refusal(
+            code=Code.UNKNOWN_TOOL, detail=f"No tool is called {name[:64]!r}. {hint}", extra={"known": known}
+        )
+
+    def _busy(self) -> Refusal:
+        why = "is shutting down" if not self.is_admitting else f"has {self._in_flight} calls in flight, its limit"
+        return Refusal(
+            code=Code.RESOURCE_EXHAUSTED, detail=f"The gateway {why}; nothing was sent. Try again.", retry_after_ms=1000
+        )
+
+    def statistics(self) -> dict[str, int]:
+        """Return calls and writes in flight."""
+        return {"in_flight": self._in_flight, "writes": len(self._writes)}
+
+
+def refuse(
+    refusal: Refusal,
+    call: Call | None = None,
+    on_delivered: Callable[[], None] | None = None,
+    aclose: Callable[[], Awaitable[None]] | None = None,
+) -> OutgoingResponse:
+    """Return a refusal as a problem JSON answer."""
+    trajectory = None if call is None else call.trajectory or None
+    step = None if call is None else call.step
+    told = problem(refusal, trajectory=trajectory, step=step)
+    marks = () if call is None else _marks(call)
+    return OutgoingResponse(told.status, b"", (*told.headers, *marks), BytesBody(told.body), on_delivered, aclose)
+
+
+def _marks(call: Call) -> Headers:
+    marks: Headers = ()
+    if call.trajectory:
+        marks = ((b"Seawall-Trajectory", call.trajectory.encode("ascii")),)
+    if call.step is not None:
+        marks = (*marks, (b"Seawall-Step", b"%d" % call.step))
+    return marks
+
+
+def _no_answer(call: Call) -> Refusal:
+    return Refusal(code=Code.UPSTREAM_CONNECT, detail=f"{call.tool.name} could not be reached; nothing was sent.")
+
+
+def _bad_header(name: str, shape: str) -> Refusal:
+    return Refusal(code=Code.INVALID_ARGUMENTS, detail=f"The header {name} must hold {shape}.")
+
+
+def _declared(tool: ToolSpec) -> list[str]:
+    return sorted(name for name, operation in tool.operations.items() if operation.is_declared)
+
+
+async def _digestible(body: Body) -> bytes:
+    """Return the body, or for one on disk its digest: what tells one action from another."""
+    if isinstance(body, BytesBody):
+        return body.data
+    digest = blake2b(digest_size=32)
+    async for chunk in body.chunks():
+        digest.update(chunk)
+    return b"spooled:" + digest.digest()
+
+
+def _discard_answer(task: asyncio.Task[Outcome]) -> None:
+    """Nobody waits for this answer any more: it lies in the journal, its body here can go."""
+    if task.cancelled() or task.exception() is not None:
+        return
+    outcome = task.result()
+    reply = None if isinstance(outcome, Rejected) else outcome.reply
+    if reply is not None:
+        closing = asyncio.get_running_loop().create_task(reply.aclose())
+        _CLOSING.add(closing)
+        closing.add_done_callback(_CLOSING.discard)
+
+
+_CLOSING: set[asyncio.Task[None]] = set()

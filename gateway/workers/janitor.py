@@ -1,0 +1,83 @@
+"""Small duties that recur: closes runs that nobody closes, writes what could not be written, counts refusals into the audit.
+
+Each pass is bounded work over the live runs that are due; nothing here touches the disk on behalf of a call.
+"""
+
+from __future__ import annotations
+
+from gateway.clock import Clock
+from gateway.core.saga import Abort, Commit, Freeze
+from gateway.core.trajectory import Phase
+from gateway.journal import JournalError
+from gateway.journal.trajectories import Run, Trajectories
+from gateway.telemetry import Telemetry
+
+__all__ = ["Janitor"]
+
+_SLICE = 1000
+"""Runs looked at in one pass: about a millisecond of the event loop, however many runs are open."""
+
+
+class Janitor:
+    """Runs every `interval_s`."""
+
+    def __init__(
+        self,
+        trajectories: Trajectories,
+        clock: Clock,
+        telemetry: Telemetry,
+        *,
+        idle_s: float = 300.0,
+        interval_s: float = 1.0,
+    ) -> None:
+        """`idle_s`: an implicit run without a call for so long closes itself."""
+        self._trajectories = trajectories
+        self._clock = clock
+        self._telemetry = telemetry
+        self._idle_s = idle_s
+        self._interval_s = interval_s
+        self._queue: list[Run] = []
+
+    async def run(self) -> None:
+        """Do the duties until cancelled."""
+        while True:
+            await self._clock.sleep(self._interval_s)
+            try:
+                await self.run_once(self._clock.now())
+            except (TimeoutError, JournalError) as error:
+                self._telemetry.background_failed("the janitor", error)
+
+    async def run_once(self, now: float) -> int:
+        """Do each duty once. Returns how many runs it closed, aborted or froze. Repeatable."""
+        self._trajectories.flush_refusals()
+        if self._trajectories.has_aside and self._trajectories.journal.is_healthy:
+            await self._trajectories.write_aside()
+        if not self._queue:
+            self._queue = self._trajectories.live()
+        due, self._queue = self._queue[-_SLICE:], self._queue[:-_SLICE]
+        return sum(self._tend(run, now) for run in due)
+
+    def _tend(self, run: Run, now: float) -> bool:
+        state = run.state
+        if run.is_lost or run.busy:
+            return False
+        if state.version == 0 or state.is_implicit:
+            return now - run.touched_s >= self._idle_s and self._trajectories.close_if_done(run, by="idle", forget=True)
+        if state.ttl_s is None or now - run.touched_s < state.ttl_s:
+            return False
+        return self._abandon(run)
+
+    def _abandon(self, run: Run) -> bool:
+        """Nobody has touched a named run for its time to live: do what it was opened with."""
+        state = run.state
+        if state.phase not in (Phase.PREPARING, Phase.FINALIZING):
+            return False
+        why = f"abandoned: no call for {state.ttl_s:g} s"
+        if state.on_abandon == "commit" and not (state.in_flight or state.in_doubt):
+            self._trajectories.decide(run, Commit(by="ttl"))
+        elif state.on_abandon == "unwind" and state.pivot is None:
+            self._trajectories.decide(run, Abort(reason=why, by="ttl"))
+        else:
+            incident = "POST_PIVOT_STALLED" if state.pivot is not None else "ABANDONED"
+            self._trajectories.decide(run, Freeze(incident=incident, detail=f"The run was {why}."))
+        return True

@@ -1,0 +1,269 @@
+"""Undoes runs: takes what `core/saga.py` says comes next, and sends it down the same pipeline as any call.
+
+One task a run, so that a stuck compensator holds up its own run only; inside a run strictly one after the other. Each
+compensator has its own stable key, the domain's reserved slots, and a patience of its own: while the tool's breaker is open
+or a queue is full it waits, and the clock of its patience stands. What a tool refuses for good freezes the run. A restart
+finds the run by its records and goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import assert_never
+
+from gateway.clock import Clock
+from gateway.core.backoff import full_jitter
+from gateway.core.call import Call, Handler, Lane
+from gateway.core.coding import decoded
+from gateway.core.environment import response_env
+from gateway.core.expression import ExpressionError
+from gateway.core.fault import Fault
+from gateway.core.keys import undo_key
+from gateway.core.manifest import Tier
+from gateway.core.message import BytesBody, Reply, Request
+from gateway.core.outcome import Failed, InDoubt, Outcome, Rejected, Success
+from gateway.core.saga import (
+    FinishCompensation,
+    FinishUnwinding,
+    Freeze,
+    Nothing,
+    RefuseCompensation,
+    Skip,
+    SkipCompensation,
+    Stuck,
+    Undo,
+    Wait,
+    next_undo,
+)
+from gateway.core.secret import SecretMissing
+from gateway.core.tool import BoundRequest, Catalog, Compensator, Operation, ToolSpec
+from gateway.core.trajectory import Phase, Step
+from gateway.journal import Conflict, JournalUnavailable
+from gateway.journal.trajectories import Run, Trajectories
+from gateway.stages.saga import EVALUATED_LIMIT, body_bytes
+from gateway.telemetry import Telemetry
+
+__all__ = ["Patience", "Unwinder"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long compensators are tried. `elapsed_s` counts only time in which the tool could have answered."""
+
+    elapsed_s: float = 3600.0
+    base_s: float = 0.5
+    cap_s: float = 60.0
+
+
+class Unwinder:
+    """Drives every run that is being undone."""
+
+    def __init__(
+        self,
+        trajectories: Trajectories,
+        pipeline: Handler,
+        catalog: Callable[[], Catalog],
+        clock: Clock,
+        telemetry: Telemetry,
+        patience: Patience | None = None,
+    ) -> None:
+        self._trajectories = trajectories
+        self._pipeline = pipeline
+        self._catalog = catalog
+        self._clock = clock
+        self._telemetry = telemetry
+        self._patience = patience or Patience()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def run_once(self) -> int:
+        """Start a task for each run that is being undone and has none. Returns how many were started. Repeatable."""
+        started = 0
+        for name in self._trajectories.compensating():
+            if name not in self._tasks:
+                task = asyncio.get_running_loop().create_task(self._unwind(name), name=f"unwind {name}")
+                self._tasks[name] = task
+                task.add_done_callback(partial(self._ended, name))
+                started += 1
+        return started
+
+    async def close(self) -> None:
+        """Stop. What was sent and not answered is sent again, under the same key, after the next start."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def statistics(self) -> dict[str, int]:
+        """Return how many runs are being undone here."""
+        return {"unwinding": len(self._tasks)}
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(name, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._telemetry.background_failed(f"undoing run {name}", error)
+
+    async def _unwind(self, name: str) -> None:
+        while True:
+            try:
+                run = await self._trajectories.find(name)
+                if run is None or run.state.phase is not Phase.COMPENSATING:
+                    return
+                if not await self._advance(run):
+                    return
+            except (JournalUnavailable, Conflict):
+                await self._clock.sleep(1.0)
+
+    async def _advance(self, run: Run) -> bool:
+        """Do the next thing. Returns whether there may be more."""
+        plan = next_undo(run.state)
+        match plan:
+            case Wait():
+                await run.changed()
+                return True
+            case Nothing():
+                await self._trajectories.decided(run, FinishUnwinding())
+                return False
+            case Skip(step, reason, is_residue):
+                await self._trajectories.decided(
+                    run, SkipCompensation(step=step.number, reason=reason, is_residue=is_residue)
+                )
+                self._telemetry.step_changed(run.state.id, step.number, step.operation, "skipped")
+                return True
+            case Stuck(step, reason):
+                await self._trajectories.decided(run, Freeze(
+                    incident="COMPENSATION_CORRUPTED",
+                    detail=f"Step {step.number} ({step.tool}.{step.operation}) has to be settled before it can be undone: "
+                    f"{reason}."))  # fmt: skip
+                return False
+            case Undo(step):
+                return await self._undo(run, step)
+            case _ as never:
+                assert_never(never)
+
+    async def _undo(self, run: Run, step: Step) -> bool:
+        assert step.compensator is not None
+        bound = step.compensator
+        tool = self._catalog().tools.get(bound.tool)
+        if tool is None:
+            await self._trajectories.decided(run, Freeze(
+                incident="MANIFEST_DRIFT",
+                detail=f"Step {step.number} is undone by {bound.method} {bound.target} at {bound.tool}, "
+                "which is no longer in the manifest."))  # fmt: skip
+            return False
+        elapsed_s, attempt = 0.0, 0
+        while True:
+            attempt += 1
+            began = self._clock.now()
+            try:
+                call = self._call(run, step, bound, tool)
+            except SecretMissing as error:
+                await self._trajectories.decided(run, Freeze(incident="MANIFEST_DRIFT", detail=str(error)))
+                return False
+            outcome = await self._pipeline(call)
+            verdict = await self._judge(step, outcome, self._declared(tool, step))
+            if verdict is None:
+                await self._trajectories.decided(run, FinishCompensation(step=step.number, status=_status(outcome)))
+                self._telemetry.step_changed(run.state.id, step.number, step.operation, "compensated")
+                return True
+            detail, is_final, wait_s = verdict
+            elapsed_s += 0.0 if isinstance(outcome, Rejected) else self._clock.now() - began
+            if is_final or elapsed_s > self._patience.elapsed_s:
+                detail = detail if is_final else f"{detail}; given up after {elapsed_s:.0f} s"
+                await self._trajectories.decided(run, RefuseCompensation(
+                    step=step.number, fault=_fault(outcome).value, detail=detail, status=_status(outcome)))  # fmt: skip
+                self._telemetry.step_changed(run.state.id, step.number, step.operation, "compensation_failed")
+                return False
+            jitter = full_jitter(attempt, self._patience.base_s, self._patience.cap_s, self._clock.draw())
+            pause = jitter if wait_s is None else wait_s + jitter / 10
+            elapsed_s += 0.0 if isinstance(outcome, Rejected) else pause
+            await self._clock.sleep(pause)
+            tool = self._catalog().tools.get(bound.tool) or tool
+
+    async def _judge(
+        self, step: Step, outcome: Outcome, declared: Compensator | None
+    ) -> tuple[str, bool, float | None] | None:
+        """Return None if the step is undone, else (what happened, whether for good, the wait that was asked for)."""
+        match outcome:
+            case Success(reply):
+                return await self._answered(step, reply, declared)
+            case Failed(fault=Fault.CLIENT_ERROR, reply=reply) if reply is not None:
+                return await self._answered(step, reply, declared)
+            case Rejected(refusal):
+                return refusal.detail, False, (refusal.retry_after_ms or 1000) / 1000
+            case Failed() | InDoubt():
+                detail = outcome.refusal.detail if outcome.refusal is not None else f"it answered {_status(outcome)}"
+                if outcome.reply is not None:
+                    await outcome.reply.aclose()
+                hint = outcome.retry_after_ms
+                return detail, False, None if hint is None else hint / 1000
+            case _ as never:
+                assert_never(never)
+
+    async def _answered(
+        self, step: Step, reply: Reply, declared: Compensator | None
+    ) -> tuple[str, bool, float | None] | None:
+        try:
+            data = decoded(reply.headers, await body_bytes(reply.body, EVALUATED_LIMIT) or b"", EVALUATED_LIMIT)
+        finally:
+            await reply.aclose()
+        assert step.compensator is not None
+        if declared is not None and declared.postcondition is not None:
+            try:
+                holds = declared.postcondition({"response": response_env(reply.status, reply.headers, data)}) is True
+            except ExpressionError as error:
+                return f"it answered {reply.status} and its postcondition cannot be evaluated: {error}", True, None
+            said = f"it answered {reply.status}, for which its postcondition does not hold"
+        else:
+            gone = step.compensator.method == "DELETE" and reply.status in (404, 410)
+            holds = reply.status < 300 or gone
+            said = f"it answered {reply.status}"
+        if holds:
+            return None
+        text = data[:200].decode("utf-8", "replace").strip()
+        return (f"{said}: {text}" if text else said), True, None
+
+    def _declared(self, tool: ToolSpec, step: Step) -> Compensator | None:
+        origin = self._catalog().tools.get(step.tool)
+        operation = None if origin is None else origin.operations.get(step.operation)
+        return None if operation is None else operation.compensator
+
+    def _call(self, run: Run, step: Step, bound: BoundRequest, tool: ToolSpec) -> Call:
+        headers = self._catalog().secrets.resolve_headers(bound.headers)
+        now = self._clock.now()
+        timeouts = tool.domain.timeouts
+        operation = Operation(
+            name=f"undo {step.operation}", tier=Tier.REVERSIBLE, timeouts=timeouts, is_idempotent=True
+        )
+        return Call(
+            tool=tool,
+            operation=operation,
+            request=Request(
+                bound.method,
+                bound.target.encode("ascii"),
+                tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers),
+                None if bound.body is None else BytesBody(bound.body.encode()),
+            ),
+            agent=run.state.agent,
+            started=now,
+            deadline=now + timeouts.total,
+            trajectory=run.state.id,
+            is_run_named=True,
+            lane=Lane.COMPENSATION,
+            step=step.number,
+            key=undo_key(self._trajectories.salt, run.state.id, step.number),
+            compensation=bound,
+        )
+
+
+def _status(outcome: Outcome) -> int | None:
+    if isinstance(outcome, Rejected) or outcome.reply is None:
+        return None
+    return outcome.reply.status
+
+
+def _fault(outcome: Outcome) -> Fault:
+    return outcome.fault if isinstance(outcome, Failed | InDoubt) else Fault.NONE
