@@ -30,6 +30,7 @@ __all__ = [
     "JournalCorrupt",
     "JournalError",
     "JournalLocked",
+    "JournalPoisoned",
     "JournalStats",
     "JournalUnavailable",
     "KeyClaim",
@@ -44,6 +45,11 @@ class JournalError(Exception):
 class JournalUnavailable(JournalError):
     """The append was not made durable, or the read failed. Whether an append that failed is there after all is unknown:
     read the stream again before deciding anew."""
+
+
+class JournalPoisoned(JournalUnavailable):
+    """The disk failed in a way after which nothing it says can be believed, such as a failed fsync. Nothing is tried
+    again; the process must exit and start anew, so that what is really on disk is read."""
 
 
 class Conflict(JournalError):
@@ -162,7 +168,10 @@ class Journal(Protocol):
         """Return open streams in order of name, beyond `after`. Cost does not depend on closed ones."""
 
     async def heads(self, *, limit: int = 50, before: int | None = None, state: str | None = None) -> list[Head]:
-        """Return streams, last changed first; `before` pages by `changed_at`."""
+        """Return streams, last changed first; `before` pages by `changed_at`.
+
+        A page holds the whole of its last millisecond, so it may be longer than `limit` and paging misses nothing.
+        """
 
     async def find_key(self, digest: bytes, at: int) -> KeyOwner | None:
         """Return the step that a caller's key names, if the claim has not expired at `at`."""

@@ -1,1 +1,416 @@
-"""A journal in one SQLite file."""
+"""A journal in one SQLite file: the embedded default. One gateway per folder, enforced by a lock.
+
+Two connections, each on its own thread: one writes, fed whole transactions by the group-commit task (`committer`); one
+reads, opened read-only, so that a look-up never waits behind an fsync. WAL with `synchronous=FULL`: an append whose future
+is done is on the disk. Why so, and what was weighed: docs/adr/0010-sqlite-journal.md.
+
+`DIR/journal.db` (with `-wal` and `-shm` beside it while open), `DIR/journal.lock`, `DIR/blobs/` for large bodies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+from gateway.core.message import Body
+from gateway.journal import (
+    Append,
+    Entry,
+    Head,
+    JournalCorrupt,
+    JournalError,
+    JournalPoisoned,
+    JournalStats,
+    JournalUnavailable,
+    KeyOwner,
+    schema,
+    statements,
+)
+from gateway.journal.blobs import BlobFolder, sync_folder
+from gateway.journal.committer import Committer, CommitterSettings
+from gateway.journal.connection import Connection
+from gateway.journal.faults import is_corruption, is_unstorable, translate
+from gateway.journal.lock import FolderLock
+from gateway.journal.plan import Plan, Standing
+
+__all__ = ["Place", "SqliteJournal", "offline_stats"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_FILE_SUFFIXES = frozenset({".db", ".sqlite", ".sqlite3"})
+_CACHED_STANDINGS = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a journal lives: the data folder, and its SQLite file."""
+
+    folder: Path
+    file: Path
+
+    @classmethod
+    def of(cls, path: Path | str) -> Place:
+        """Return the place for a folder, or for a file ending in .db, .sqlite or .sqlite3."""
+        path = Path(path).absolute()
+        if path.suffix in _FILE_SUFFIXES and not path.is_dir():
+            return cls(path.parent, path)
+        return cls(path, path / "journal.db")
+
+    @property
+    def lock(self) -> Path:
+        """The lock file: one for the folder, whatever the SQLite file is called."""
+        return self.folder / "journal.lock"
+
+    @property
+    def blobs(self) -> Path:
+        """The folder of large bodies."""
+        return self.folder / "blobs"
+
+    @property
+    def read_only_uri(self) -> str:
+        """The file as SQLite opens it for reading only."""
+        return self.file.as_uri() + "?mode=ro"
+
+
+class SqliteJournal:
+    """See `Journal` for what each method promises. Make one with `SqliteJournal.open`."""
+
+    def __init__(
+        self,
+        place: Place,
+        lock: FolderLock,
+        blobs: BlobFolder,
+        writer: Connection,
+        reader: Connection,
+        totals: tuple[int, int, int],
+        settings: CommitterSettings | None,
+        on_commit: Callable[[int, float], object] | None,
+    ) -> None:
+        self._place = place
+        self._lock = lock
+        self._blobs = blobs
+        self._writer = writer
+        self._reader = reader
+        self._streams, self._open_streams, self._entries = totals
+        self._standings: dict[str, Standing] = {}
+        self._closing: asyncio.Task[None] | None = None
+        self._committer = Committer(self, settings, on_commit)
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path | str,
+        *,
+        on_commit: Callable[[int, float], object] | None = None,
+        settings: CommitterSettings | None = None,
+    ) -> SqliteJournal:
+        """Open the journal in a folder (or in a named SQLite file), made if there is none.
+
+        Takes time in proportion to open runs, not to history. A journal left by a crash is simply opened.
+
+        Args:
+            path: the data folder, or a file ending in .db, .sqlite or .sqlite3.
+            on_commit: called after each group commit with its entries and seconds.
+            settings: bounds of the queue.
+
+        Raises:
+            JournalLocked: another gateway has the folder open.
+            JournalCorrupt: the file is damaged; names the first thing found.
+            JournalError: the folder cannot be used, or the journal is of another version.
+        """
+        place = Place.of(path)
+        lock = _enter(place)
+        blobs = BlobFolder(place.blobs)
+        connections: list[Connection] = []
+        try:
+            _prepare_blobs(place, blobs)
+            writer = await Connection.open(str(place.file))
+            connections.append(writer)
+            totals = await writer.run(_prepare, place.file)
+            reader = await Connection.open(place.read_only_uri, is_uri=True)
+            connections.append(reader)
+            await reader.run(_prepare_reader)
+        except BaseException as error:
+            for connection in connections:
+                connection.abandon()
+            blobs.close()
+            lock.release()
+            if isinstance(error, sqlite3.Error):
+                raise translate(error, str(place.file)) from error
+            raise
+        return cls(place, lock, blobs, writer, reader, totals, settings, on_commit)
+
+    def __repr__(self) -> str:
+        return f"<SqliteJournal {str(self._place.file)!r} {self._committer!r}>"
+
+    def append(self, append: Append, *, lazy: bool = False) -> asyncio.Future[None]:
+        """Queue an append for the next group commit, or refuse it at once if the queue is full."""
+        return self._committer.append(append, lazy=lazy)
+
+    async def write(self, appends: Sequence[Append], notes: Mapping[str, bytes]) -> list[JournalError | None]:
+        """Commit a batch: the committer's side of the journal, for nobody else."""
+        try:
+            plan = await self._writer.run(statements.write, appends, notes, self._standings)
+        except Exception as error:
+            self._standings.clear()
+            if is_unstorable(error):
+                return await self._write_one_by_one(appends, notes, error)
+            if not isinstance(error, sqlite3.Error):
+                raise
+            meaning = translate(error, str(self._place.file))
+            raise (meaning if isinstance(meaning, JournalUnavailable) else JournalPoisoned(str(meaning))) from error
+        self._apply(plan)
+        return plan.errors
+
+    async def _write_one_by_one(
+        self, appends: Sequence[Append], notes: Mapping[str, bytes], error: Exception
+    ) -> list[JournalError | None]:
+        """Commit a batch in which some value cannot be stored, so that only its own append fails."""
+        if len(appends) + len(notes) <= 1:
+            return [JournalUnavailable(f"this entry cannot be stored: {error}") for _ in appends]
+        for name, value in notes.items():
+            await self.write([], {name: value})
+        errors: list[JournalError | None] = []
+        for append in appends:
+            errors += await self.write([append], {})
+        return errors
+
+    def _apply(self, plan: Plan) -> None:
+        """Bring cache and counters to where a committed batch left the file."""
+        self._streams += len(plan.created)
+        self._entries += len(plan.records)
+        for name, standing in (*plan.created.items(), *plan.changed.items()):
+            self._standings.pop(name, None)
+            if standing.head.is_open:
+                self._standings[name] = standing
+        while len(self._standings) > _CACHED_STANDINGS:
+            del self._standings[next(iter(self._standings))]
+        self._open_streams += plan.opened
+
+    async def read(self, stream: str, after: int = 0) -> list[Entry]:
+        """Return the entries of a stream beyond version `after`; reading lifts the fence a failed append left."""
+        fence = self._committer.fences.find(stream)
+        entries = await self._read(statements.read, stream, after)
+        self._committer.fences.lift(stream, fence)
+        return entries
+
+    async def head(self, stream: str) -> Head | None:
+        """Return where a stream stands, from memory if it is in use."""
+        fence = self._committer.fences.find(stream)
+        cached = self._standings.get(stream)
+        head = cached.head if cached is not None else await self._read(statements.find_head, stream)
+        self._committer.fences.lift(stream, fence)
+        return head
+
+    async def open_heads(self, after: str = "", limit: int = 500) -> list[Head]:
+        """Return open streams in order of name, beyond `after`."""
+        return await self._read(statements.open_heads, after, limit)
+
+    async def heads(self, *, limit: int = 50, before: int | None = None, state: str | None = None) -> list[Head]:
+        """Return streams, last changed first."""
+        return await self._read(statements.list_heads, limit, before, state)
+
+    async def find_key(self, digest: bytes, at: int) -> KeyOwner | None:
+        """Return the step that a caller's key names, if the claim has not expired at `at`."""
+        return await self._read(statements.find_key, digest, at)
+
+    async def keep(self, body: Body) -> str:
+        """Store a large body durably in `blobs/`."""
+        return await self._blobs.keep(body)
+
+    async def kept(self, name: str) -> Body:
+        """Return a body stored by `keep`; it is checked against its name while it is read."""
+        return await self._blobs.kept(name)
+
+    def remember(self, name: str, value: bytes) -> None:
+        """Keep the latest value under a name, with the next commit."""
+        self._committer.remember(name, value)
+
+    async def recall(self, prefix: str) -> dict[str, bytes]:
+        """Return what was remembered under names that start with `prefix`, committed or not."""
+        stored = await self._read(statements.recall, prefix)
+        fresh = {name: value for name, value in self._committer.pending_notes().items() if name.startswith(prefix)}
+        return dict(sorted({**stored, **fresh}.items()))
+
+    async def meta(self, name: str, default: bytes) -> bytes:
+        """Return the journal's own constant, durably set to `default` the first time."""
+        return await self._guarded(self._writer, statements.get_meta, name, default)
+
+    async def stats(self) -> JournalStats:
+        """Return figures from counters and file sizes; touches no table."""
+        committer = self._committer
+        return JournalStats(
+            backend="sqlite",
+            streams=self._streams,
+            open_streams=self._open_streams,
+            entries=self._entries,
+            queued=committer.queued,
+            commits=committer.commits,
+            committed_entries=committer.committed_entries,
+            last_commit_s=committer.last_commit_s,
+            oldest_queued_s=committer.oldest_queued_s,
+            is_healthy=committer.is_healthy,
+            details={
+                **_details(self._place),
+                "is_fatal": self.is_fatal,
+                "failure": str(committer.failure) if committer.failure is not None else None,
+            },
+        )
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the last commit succeeded and nothing waits for too long. Returns by itself when the disk does."""
+        return self._committer.is_healthy
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether the disk can no longer be believed, and the process must exit."""
+        return self._committer.poisoned.is_set()
+
+    async def wait_fatal(self) -> None:
+        """Wait until `is_fatal`."""
+        await self._committer.poisoned.wait()
+
+    async def flush(self) -> None:
+        """Return when everything queued so far is durable."""
+        await self._committer.flush()
+
+    async def close(self) -> None:
+        """Commit what is queued, close the file, give back the lock. May be repeated.
+
+        Does not raise if the last commit fails: its futures say so. Whoever must know calls `flush` first.
+        """
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close(), name="journal close")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        try:
+            await self._committer.stop()
+            await self._reader.close()
+            with contextlib.suppress(sqlite3.Error):
+                await self._writer.close()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close at once, without the event loop's help. What is queued is not written. May be repeated."""
+        self._reader.abandon()
+        self._writer.abandon()
+        self._blobs.close()
+        self._lock.release()
+
+    async def _read(
+        self, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        return await self._guarded(self._reader, function, *args, **kwargs)
+
+    async def _guarded(
+        self,
+        connection: Connection,
+        function: Callable[Concatenate[sqlite3.Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        try:
+            return await connection.run(function, *args, **kwargs)
+        except sqlite3.Error as error:
+            raise translate(error, str(self._place.file)) from error
+
+
+def offline_stats(path: Path | str) -> JournalStats:
+    """Return figures of the journal in a folder, beside a running gateway or without one. Changes nothing, takes no lock.
+
+    Raises:
+        JournalUnavailable: there is no journal, or it cannot be read.
+        JournalCorrupt: it is damaged.
+    """
+    place = Place.of(path)
+    if not place.file.exists():
+        raise JournalUnavailable(f"there is no journal at {place.file}: name the folder given to `serve --data`")
+    try:
+        with contextlib.closing(sqlite3.connect(place.read_only_uri, uri=True, isolation_level=None)) as connection:
+            _prepare_reader(connection)
+            schema.check_owner(connection)
+            streams, open_streams, entries = statements.totals(connection)
+    except sqlite3.Error as error:
+        raise translate(error, str(place.file)) from error
+    return JournalStats(
+        backend="sqlite",
+        streams=streams,
+        open_streams=open_streams,
+        entries=entries,
+        queued=0,
+        commits=0,
+        committed_entries=0,
+        last_commit_s=0.0,
+        oldest_queued_s=0.0,
+        is_healthy=True,
+        details=_details(place),
+    )
+
+
+def _enter(place: Place) -> FolderLock:
+    """Make the folder durable and take its lock."""
+    try:
+        is_new = not place.folder.exists()
+        place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if is_new:
+            sync_folder(place.folder.parent)
+    except OSError as error:
+        raise JournalUnavailable(f"the folder {place.folder} cannot be used: {error.strerror}") from error
+    return FolderLock.take(place.lock)
+
+
+def _prepare_blobs(place: Place, blobs: BlobFolder) -> None:
+    try:
+        blobs.prepare()
+        sync_folder(place.folder)
+    except OSError as error:
+        raise JournalUnavailable(f"the folder {place.blobs} cannot be used: {error.strerror}") from error
+
+
+def _prepare(connection: sqlite3.Connection, file: Path) -> tuple[int, int, int]:
+    """Make the file a journal of this version, look at its end, and return its totals."""
+    try:
+        schema.configure(connection)
+        schema.migrate(connection, schema.load_migrations(), time.time_ns() // 1_000_000)
+        schema.check_tail(connection)
+        sync_folder(file.parent)
+        return statements.totals(connection)
+    except sqlite3.Error as error:
+        if is_corruption(error):
+            finding = schema.find_first_damage(connection)
+            raise JournalCorrupt(f"{file} is damaged: {finding}. Restore a backup") from error
+        raise
+
+
+def _prepare_reader(connection: sqlite3.Connection) -> None:
+    for name, value in (("query_only", 1), ("busy_timeout", schema.SETTINGS["busy_timeout"])):
+        connection.execute(f"PRAGMA {name} = {value}")
+        if connection.execute(f"PRAGMA {name}").fetchone()[0] != value:
+            raise JournalError(f"PRAGMA {name} did not take: this SQLite cannot be trusted to only read")
+
+
+def _details(place: Place) -> dict[str, object]:
+    return {
+        "path": str(place.file),
+        "file_bytes": _file_bytes(place.file),
+        "wal_bytes": _file_bytes(place.file.with_name(place.file.name + "-wal")),
+        "sqlite_version": sqlite3.sqlite_version,
+        "has_wal_reset_race": schema.has_wal_reset_race(sqlite3.sqlite_version_info),
+    }
+
+
+def _file_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

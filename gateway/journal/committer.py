@@ -1,0 +1,349 @@
+"""Group commit: whatever queued up while the disk was busy becomes the next transaction.
+
+One task takes from one queue. Durable appends wake it at once, and those made in the same pass of the event loop go
+together. Lazy appends and remembered values ride along with the next durable one, or go by themselves after `lazy_s`:
+waking the disk for what nobody waits for makes more and smaller commits and slows everybody (research: 1.1-1.4 against
+1.5-1.9 times the bare proxy). There is no linger for durable ones; the disk's own latency is the batching.
+
+The queue is bounded in appends and bytes, and refuses at `append`, before anything was sent to a tool. Callers hold futures,
+never the transaction: cancelling one changes nothing on its way to the disk.
+
+When the store is unavailable the whole batch fails, and a small write of the store's own is tried every `retry_s`, so
+health returns without traffic. When it is poisoned everything fails, now and later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.journal import Append, JournalError, JournalPoisoned, JournalUnavailable
+from gateway.journal.fence import Fences, follow_up
+
+__all__ = ["Committer", "CommitterSettings", "Store"]
+
+OnCommit = Callable[[int, float], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitterSettings:
+    """Bounds of the queue and of one batch, and how long what nobody waits for may wait."""
+
+    queue_appends: int = 4_096
+    queue_bytes: int = 64 << 20
+    batch_appends: int = 512
+    batch_bytes: int = 4 << 20
+    lazy_s: float = 0.010
+    retry_s: float = 1.0
+    stale_s: float = 2.0
+
+
+class Store(Protocol):
+    """What a backend does for the committer."""
+
+    async def write(self, appends: Sequence[Append], notes: Mapping[str, bytes]) -> list[JournalError | None]:
+        """Write all of it in one transaction and return, for each append, None or why it alone was left out.
+
+        With nothing to write it writes something small of its own, to find out whether it can.
+
+        Raises:
+            JournalPoisoned: the disk can no longer be believed.
+            JournalUnavailable: nothing was written, or it is unknown; a later write may succeed.
+        """
+
+
+@dataclass(slots=True, eq=False)
+class _Queued:
+    """An append on its way, or (`append` None) the mark of a flush.
+
+    `failed_batches` is the committer's count when a flush was asked for: it fails if the count has grown since.
+    """
+
+    append: Append | None
+    future: asyncio.Future[None]
+    is_lazy: bool
+    queued_at: float
+    size: int = 0
+    failed_batches: int = 0
+
+
+class Committer:
+    """The queue and the task that empties it. Must be made, and used, on one running event loop."""
+
+    def __init__(
+        self, store: Store, settings: CommitterSettings | None = None, on_commit: OnCommit | None = None
+    ) -> None:
+        self._store = store
+        self._settings = settings or CommitterSettings()
+        self._on_commit = on_commit
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[_Queued] = deque()
+        self._queued_bytes = 0
+        self._urgent = 0
+        self._notes: dict[str, bytes] = {}
+        self._in_flight: list[_Queued] = []
+        self._in_flight_notes: dict[str, bytes] = {}
+        self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        self._failure: JournalUnavailable | None = None
+        self._failed_batches = 0
+        self.fences = Fences()
+        self.poisoned = asyncio.Event()
+        self.commits = 0
+        self.committed_entries = 0
+        self.last_commit_s = 0.0
+        self._task = self._loop.create_task(self._run(), name="journal committer")
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "healthy" if self.is_healthy else "unhealthy"
+        return f"<Committer {state}, {len(self._queue)} queued, {len(self._in_flight)} in flight>"
+
+    def append(self, append: Append, *, lazy: bool = False) -> asyncio.Future[None]:
+        """Queue an append; see `Journal.append`."""
+        if not append.entries:
+            raise ValueError("an append needs at least one entry")
+        future: asyncio.Future[None] = self._loop.create_future()
+        size = _size(append)
+        item = _Queued(append, future, lazy, self._loop.time(), size)
+        if (refusal := self._refusal(append.stream, size)) is not None:
+            _fail(item, refusal)
+            return future
+        self._queue.append(item)
+        self._queued_bytes += size
+        if not lazy:
+            self._urgent += 1
+            self._wake.set()
+        elif len(self._queue) >= self._settings.batch_appends:
+            self._wake.set()
+        else:
+            self._arm()
+        return future
+
+    def remember(self, name: str, value: bytes) -> None:
+        """Have the latest value under a name written along."""
+        if not self._is_closed:
+            self._notes[name] = value
+            self._arm()
+
+    def pending_notes(self) -> dict[str, bytes]:
+        """Return what was remembered and is not committed yet."""
+        return {**self._in_flight_notes, **self._notes}
+
+    async def flush(self) -> None:
+        """Wait until all that was queued before is durable; see `Journal.flush`."""
+        if isinstance(self._failure, JournalPoisoned):
+            raise JournalPoisoned(str(self._failure))
+        if self._queue or self._in_flight or self._notes or self._in_flight_notes:
+            await self._mark()
+
+    async def stop(self) -> None:
+        """Refuse appends from now on, commit what is queued as well as that goes, and end the task."""
+        self._is_closed = True
+        self._wake.set()
+        await asyncio.wait({self._task})
+
+    @property
+    def queued(self) -> int:
+        """Appends waiting, those in the running transaction included."""
+        return len(self._queue) + len(self._in_flight)
+
+    @property
+    def oldest_queued_s(self) -> float:
+        """Age of the append that has waited longest, in seconds."""
+        oldest = self._in_flight[0] if self._in_flight else self._queue[0] if self._queue else None
+        return self._loop.time() - oldest.queued_at if oldest is not None else 0.0
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the last commit succeeded, nothing waits for too long, and appends are taken."""
+        return not self._is_closed and self._failure is None and self.oldest_queued_s < self._settings.stale_s
+
+    @property
+    def failure(self) -> JournalUnavailable | None:
+        """Why the last commit failed, or None if it did not."""
+        return self._failure
+
+    def _refusal(self, stream: str, size: int) -> JournalError | None:
+        if self._is_closed:
+            return JournalUnavailable("the journal is closed")
+        if isinstance(self._failure, JournalPoisoned):
+            return JournalPoisoned(str(self._failure))
+        if (fenced := self.fences.refusal(stream)) is not None:
+            return fenced
+        settings = self._settings
+        if len(self._queue) < settings.queue_appends and self._queued_bytes + size <= settings.queue_bytes:
+            return None
+        full = JournalUnavailable(
+            f"{len(self._queue)} appends ({self._queued_bytes} bytes) wait for the disk already: try again later"
+        )
+        self.fences.put(stream, full)
+        return full
+
+    async def _mark(self) -> None:
+        future: asyncio.Future[None] = self._loop.create_future()
+        mark = _Queued(None, future, False, self._loop.time(), failed_batches=self._failed_batches)
+        self._queue.append(mark)
+        self._urgent += 1
+        self._wake.set()
+        await future
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                await self._commit()
+                if self._is_closed and not self._queue and (self._failure is not None or not self._notes):
+                    return
+                self._schedule()
+        finally:
+            self._disarm()
+            self._is_closed = True
+            self._give_up(JournalUnavailable("the event loop is shutting down: whether it was written is unknown"))
+
+    def _schedule(self) -> None:
+        if self._urgent or self._is_closed or len(self._queue) >= self._settings.batch_appends:
+            self._wake.set()
+        elif self._failure is not None:
+            self._arm(self._settings.retry_s)
+        elif self._queue or self._notes:
+            self._arm()
+
+    def _arm(self, delay_s: float | None = None) -> None:
+        if self._timer is None:
+            delay_s = self._settings.lazy_s if delay_s is None else delay_s
+            self._timer = self._loop.call_later(delay_s, self._wake.set)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _take(self) -> list[_Queued]:
+        settings, size = self._settings, 0
+        taken: list[_Queued] = []
+        while self._queue and len(taken) < settings.batch_appends and size < settings.batch_bytes:
+            item = self._queue.popleft()
+            self._forget(item)
+            size += item.size
+            taken.append(item)
+        return taken
+
+    def _forget(self, item: _Queued) -> None:
+        self._queued_bytes -= item.size
+        self._urgent -= not item.is_lazy
+
+    async def _commit(self) -> None:
+        self._disarm()
+        items = self._in_flight = self._take()
+        self._in_flight_notes, self._notes = self._notes, {}
+        appends = [item.append for item in items if item.append is not None]
+        started = self._loop.time()
+        if appends or self._in_flight_notes or self._failure is not None:
+            try:
+                errors = await self._store.write(appends, self._in_flight_notes)
+            except JournalUnavailable as error:
+                self._fail_batch(error)
+                return
+            except Exception as error:
+                self._loop.call_exception_handler({"message": "the journal's store has a bug", "exception": error})
+                self._fail_batch(JournalUnavailable(f"the journal's store failed: {error!r}"))
+                return
+        else:
+            errors = []
+        self._in_flight, self._in_flight_notes, self._failure = [], {}, None
+        entries = self._settle(items, errors)
+        if appends:
+            self._count(entries, self._loop.time() - started)
+
+    def _count(self, entries: int, seconds: float) -> None:
+        self.commits += 1
+        self.committed_entries += entries
+        self.last_commit_s = seconds
+        if self._on_commit is not None:
+            self._loop.call_soon(self._on_commit, entries, seconds)
+
+    def _settle(self, items: list[_Queued], errors: Sequence[JournalError | None]) -> int:
+        """Resolve the futures of a committed batch and return how many entries it holds."""
+        entries = 0
+        failed: dict[str, JournalError] = {}
+        verdicts = iter(errors)
+        for item in items:
+            if item.append is None:
+                self._resolve_mark(item)
+            elif (error := next(verdicts)) is None:
+                entries += len(item.append.entries)
+                if not item.future.done():
+                    item.future.set_result(None)
+            else:
+                failed.setdefault(item.append.stream, error)
+                _fail(item, error)
+        if failed:
+            self._fence(failed)
+        return entries
+
+    def _resolve_mark(self, mark: _Queued) -> None:
+        if mark.failed_batches != self._failed_batches:
+            _fail(mark, JournalUnavailable("something queued before could not be made durable"))
+        elif not mark.future.done():
+            mark.future.set_result(None)
+
+    def _fail_batch(self, error: JournalUnavailable) -> None:
+        items, self._in_flight = self._in_flight, []
+        self._notes, self._in_flight_notes = {**self._in_flight_notes, **self._notes}, {}
+        self._failure = error
+        self._failed_batches += 1
+        failed: dict[str, JournalError] = {}
+        for item in items:
+            _fail(item, _copy(error))
+            if item.append is not None:
+                failed[item.append.stream] = error
+        self._fence(failed)
+        if isinstance(error, JournalPoisoned):
+            self.poisoned.set()
+            self._give_up(error)
+
+    def _fence(self, failed: Mapping[str, JournalError]) -> None:
+        """Fence streams, and fail what is queued for them."""
+        for stream, error in failed.items():
+            self.fences.put(stream, error)
+        kept: deque[_Queued] = deque()
+        for item in self._queue:
+            if item.append is not None and (error := failed.get(item.append.stream)) is not None:  # type: ignore[assignment]
+                self._forget(item)
+                _fail(item, follow_up(item.append.stream, error))
+            else:
+                kept.append(item)
+        self._queue = kept
+
+    def _give_up(self, error: JournalUnavailable) -> None:
+        items = [*self._in_flight, *self._queue]
+        for item in self._queue:
+            self._forget(item)
+        self._in_flight = []
+        self._queue.clear()
+        for item in items:
+            _fail(item, _copy(error))
+
+
+def _size(append: Append) -> int:
+    return 200 + sum(200 + len(entry.data) for entry in append.entries)
+
+
+def _copy(error: JournalUnavailable) -> JournalUnavailable:
+    """Return an equal error: one exception object raised in many tasks would collect all their tracebacks."""
+    copy = type(error)(str(error))
+    copy.__cause__ = error.__cause__
+    return copy
+
+
+def _fail(item: _Queued, error: JournalError) -> None:
+    if item.future.done():
+        return
+    item.future.set_exception(error)
+    if item.is_lazy:
+        item.future.exception()
