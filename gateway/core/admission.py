@@ -1,16 +1,52 @@
-"""Admission settings (the machine follows)."""
+"""Who goes next: slots, a bounded queue and a rate, granted together and fairly.
+
+One queue grants slot and rate token in the same step, so that neither is held while waiting for the other. The next grant
+goes to the waiting agent with the fewest slots in use (max-min fairness: no agent can get more by asking more often), ties
+to whoever waits longest; calls of one agent go in the order they came. Compensators and probes have a queue of their own
+that goes first, and slots that forward calls may not use, so that a storm of forward calls cannot keep a run from being
+undone. A call that cannot expect its turn before its deadline is told so at once instead of at its deadline.
+
+The machine does not meter the rate: it is asked for one grant at a time, as often as the meter has a token
+(`is_grantable`, `grant_next`). What always holds: calls in flight <= concurrency, grants == releases + calls in flight,
+and a ticket given back returns what it holds exactly once, wherever its grant and its cancellation crossed.
+
+Left out: adaptive limits (they follow later, as a change of `concurrency`) and weights of agents.
+
+Source: Bertsekas & Gallager, "Data Networks", section 6.5.2 (max-min fairness); failsafe-lib/failsafe#393 and
+Netflix/concurrency-limits#179 (grants that raced a time-out).
+"""
 
 from __future__ import annotations
 
+import heapq
+import itertools
+from collections import OrderedDict
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Annotated
 
 from annotated_types import Ge, Gt
 
+from gateway.core.codes import Code
 from gateway.core.setting import SECONDS, Doc
 
-__all__ = ["AdmissionSettings", "RateSettings", "WhenFull"]
+__all__ = [
+    "Admission",
+    "AdmissionRefusal",
+    "AdmissionSettings",
+    "AdmissionStatistics",
+    "RateSettings",
+    "Ticket",
+    "TicketState",
+    "WhenFull",
+]
+
+# Weight of a new service time in the average, and how far one may stand out: one stream of an hour among calls of a
+# second must not make the queue look impassable.
+_EWMA_WEIGHT = 0.2
+_EWMA_OUTLIER = 10.0
+# What a refused call is told to wait before any call has ended.
+_UNKNOWN_WAIT_S = 1.0
 
 
 class WhenFull(StrEnum):
@@ -37,3 +73,286 @@ class AdmissionSettings:
     queue: Annotated[int, Ge(0), Doc("Calls that may wait for a slot.")] = 32
     when_full: Annotated[WhenFull, Doc("Wait in the queue, or refuse at once.")] = WhenFull.WAIT
     rate: Annotated[RateSettings | None, Doc("Bound on calls started per period.")] = None
+
+
+class TicketState(Enum):
+    """Where a ticket stands."""
+
+    WAITING = "waiting"
+    GRANTED = "granted"
+    EXPIRED = "expired"
+    DONE = "done"
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A place in the queue, then a slot. Given back by `Admission.give_back`, in whatever state it is."""
+
+    agent: str
+    is_ours: bool
+    seq: int
+    enqueued_at: float
+    deadline: float
+    state: TicketState = TicketState.WAITING
+    granted_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRefusal:
+    """No place. `wait_s` is when one can be expected."""
+
+    code: Code
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionStatistics:
+    """A look inside. Counts since start; `service_s` is the average time that a call holds its slot."""
+
+    concurrency: int
+    reserved: int
+    in_flight: int
+    waiting: int
+    grants: int
+    releases: int
+    refusals: int
+    service_s: float | None
+    expected_wait_s: float
+
+
+class Admission:
+    """The pool of one domain. Every method is O(log n) in the number of waiting agents; none waits or calls back."""
+
+    def __init__(self, settings: AdmissionSettings) -> None:
+        self._settings = settings
+        self._ours = _FairQueue()
+        self._forward = _FairQueue()
+        self._seq = itertools.count()
+        self._service_s: float | None = None
+        self._grants = 0
+        self._releases = 0
+        self._refusals = 0
+
+    def request(
+        self, agent: str, *, is_ours: bool, now: float, deadline: float, has_token: bool
+    ) -> Ticket | AdmissionRefusal:
+        """Return a place in the queue, granted or not by the next `grant_next`, or why there is none.
+
+        Args:
+            agent: between whom to be fair.
+            is_ours: a compensator or probe: it goes first, may use reserved slots, and always may wait.
+            now: monotonic seconds.
+            deadline: monotonic seconds after which the place is worthless.
+            has_token: whether the meter has a rate token now.
+        """
+        refusal = self._refusal(is_ours, now, deadline, has_token)
+        if refusal is not None:
+            self._refusals += 1
+            return refusal
+        ticket = Ticket(agent, is_ours, next(self._seq), now, deadline)
+        self._queue(is_ours).push(ticket)
+        return ticket
+
+    @property
+    def is_grantable(self) -> bool:
+        """Whether somebody waits for whom there is a slot; only a rate token is missing."""
+        return any(self._queue(is_ours).waiting and self._has_slot(is_ours) for is_ours in (True, False))
+
+    def grant_next(self, now: float) -> Ticket | None:
+        """Give a slot to the next in turn and return its ticket; None if nobody can have one.
+
+        To be called with a rate token in hand, which the grant uses up. Tickets past their deadline are marked and left.
+        """
+        for is_ours in (True, False):
+            while self._has_slot(is_ours) and (ticket := self._queue(is_ours).pop()) is not None:
+                if ticket.deadline <= now:
+                    ticket.state = TicketState.EXPIRED
+                    continue
+                ticket.state, ticket.granted_at = TicketState.GRANTED, now
+                self._queue(is_ours).occupy(ticket.agent)
+                self._grants += 1
+                return ticket
+        return None
+
+    def give_back(self, ticket: Ticket, now: float, *, was_used: bool = True) -> None:
+        """Return what the ticket holds: its place, its slot, or nothing. May be repeated.
+
+        `was_used` is False for a slot that came too late to be used; its time says nothing of the service.
+        """
+        queue = self._queue(ticket.is_ours)
+        if ticket.state is TicketState.WAITING:
+            queue.remove(ticket)
+        elif ticket.state is TicketState.GRANTED:
+            queue.vacate(ticket.agent)
+            self._releases += 1
+            if was_used:
+                self._learn(now - ticket.granted_at)
+        ticket.state = TicketState.DONE
+
+    def reconfigure(self, settings: AdmissionSettings) -> None:
+        """Go on under other settings. Slots in use stay in use; where there are now too many, none is granted until
+        enough were given back."""
+        self._settings = settings
+
+    def statistics(self) -> AdmissionStatistics:
+        """Return a look inside; changes nothing."""
+        return AdmissionStatistics(
+            concurrency=self._settings.concurrency,
+            reserved=self._settings.concurrency - self._forward_slots,
+            in_flight=self._in_flight,
+            waiting=self._ours.waiting + self._forward.waiting,
+            grants=self._grants,
+            releases=self._releases,
+            refusals=self._refusals,
+            service_s=self._service_s,
+            expected_wait_s=self._expected_wait_s(is_ours=False, has_token=True),
+        )
+
+    @property
+    def settings(self) -> AdmissionSettings:
+        """The settings in force."""
+        return self._settings
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits or is in flight."""
+        return not (self._in_flight or self._ours.waiting or self._forward.waiting)
+
+    @property
+    def _in_flight(self) -> int:
+        return self._ours.in_use + self._forward.in_use
+
+    @property
+    def _forward_slots(self) -> int:
+        """Slots that forward calls may use: at least one, else a small domain could never be called."""
+        return max(1, self._settings.concurrency - self._settings.reserved)
+
+    def _queue(self, is_ours: bool) -> _FairQueue:
+        return self._ours if is_ours else self._forward
+
+    def _has_slot(self, is_ours: bool) -> bool:
+        if self._in_flight >= self._settings.concurrency:
+            return False
+        return is_ours or self._forward.in_use < self._forward_slots
+
+    def _ahead(self, is_ours: bool) -> int:
+        return self._ours.waiting + (0 if is_ours else self._forward.waiting)
+
+    def _refusal(self, is_ours: bool, now: float, deadline: float, has_token: bool) -> AdmissionRefusal | None:
+        has_slot = self._has_slot(is_ours)
+        if deadline <= now:
+            return AdmissionRefusal(Code.QUEUE_DEADLINE, self._expected_wait_s(is_ours, has_token))
+        if has_slot and has_token and not self._ahead(is_ours):
+            return None
+        wait_s = self._expected_wait_s(is_ours, has_token)
+        if self._is_full(is_ours):
+            return AdmissionRefusal(Code.RATE_LIMITED if has_slot else Code.BULKHEAD_FULL, wait_s or _UNKNOWN_WAIT_S)
+        if now + wait_s > deadline:
+            return AdmissionRefusal(Code.QUEUE_DEADLINE, wait_s)
+        return None
+
+    def _is_full(self, is_ours: bool) -> bool:
+        """Whether a call that has to wait has nowhere to. Ours may always wait, in a queue as long as the domain is wide."""
+        settings = self._settings
+        if is_ours:
+            return self._ours.waiting >= max(settings.queue, settings.concurrency)
+        return settings.when_full is WhenFull.REFUSE or self._forward.waiting >= settings.queue
+
+    def _expected_wait_s(self, is_ours: bool, has_token: bool) -> float:
+        """Return when the next to come can expect its turn: by the slots' turnover and by the rate, the later."""
+        turn = self._ahead(is_ours) + 1
+        by_slots_s = by_rate_s = 0.0
+        if not self._has_slot(is_ours) and self._service_s is not None:
+            slots = self._settings.concurrency if is_ours else self._forward_slots
+            by_slots_s = turn * self._service_s / slots
+        if not has_token and self._settings.rate is not None:
+            by_rate_s = turn * self._settings.rate.per / self._settings.rate.calls
+        return max(by_slots_s, by_rate_s)
+
+    def _learn(self, elapsed_s: float) -> None:
+        if self._service_s is None:
+            self._service_s = elapsed_s
+            return
+        elapsed_s = min(elapsed_s, _EWMA_OUTLIER * max(self._service_s, 0.001))
+        self._service_s += _EWMA_WEIGHT * (elapsed_s - self._service_s)
+
+
+class _Agent:
+    """What one agent has: tickets that wait, in order, and slots in use. `version` tells its newest offer."""
+
+    __slots__ = ("in_use", "name", "tickets", "version")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.in_use = 0
+        self.tickets: OrderedDict[int, Ticket] = OrderedDict()
+        self.version = -1
+
+
+class _FairQueue:
+    """Waiting tickets and slots in use by agent; pops the oldest ticket of the agent with the fewest slots.
+
+    A heap of offers (slots in use, age of the oldest ticket) that is corrected lazily: an agent whose place changed makes
+    a new offer, older ones are skipped when they come up, and are swept out when they are the majority.
+    """
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.in_use = 0
+        self._agents: dict[str, _Agent] = {}
+        self._offers: list[tuple[int, int, int, _Agent]] = []
+        self._versions = itertools.count()
+
+    def push(self, ticket: Ticket) -> None:
+        agent = self._agents.get(ticket.agent)
+        if agent is None:
+            agent = self._agents[ticket.agent] = _Agent(ticket.agent)
+        agent.tickets[ticket.seq] = ticket
+        self.waiting += 1
+        if len(agent.tickets) == 1:
+            self._offer(agent)
+
+    def remove(self, ticket: Ticket) -> None:
+        agent = self._agents[ticket.agent]
+        was_first = next(iter(agent.tickets)) == ticket.seq
+        del agent.tickets[ticket.seq]
+        self.waiting -= 1
+        self._renew(agent, has_moved=was_first)
+
+    def pop(self) -> Ticket | None:
+        while self._offers:
+            _, _, version, agent = heapq.heappop(self._offers)
+            if version == agent.version and agent.tickets:
+                _, ticket = agent.tickets.popitem(last=False)
+                self.waiting -= 1
+                self._renew(agent, has_moved=True)
+                return ticket
+        return None
+
+    def occupy(self, name: str) -> None:
+        agent = self._agents.get(name)
+        if agent is None:
+            agent = self._agents[name] = _Agent(name)
+        agent.in_use += 1
+        self.in_use += 1
+        self._renew(agent, has_moved=True)
+
+    def vacate(self, name: str) -> None:
+        agent = self._agents[name]
+        agent.in_use -= 1
+        self.in_use -= 1
+        self._renew(agent, has_moved=True)
+
+    def _renew(self, agent: _Agent, *, has_moved: bool) -> None:
+        """Forget an agent that has nothing left; make a new offer for one whose place changed."""
+        if not agent.tickets and not agent.in_use:
+            del self._agents[agent.name]
+        elif agent.tickets and has_moved:
+            self._offer(agent)
+
+    def _offer(self, agent: _Agent) -> None:
+        agent.version = next(self._versions)
+        heapq.heappush(self._offers, (agent.in_use, next(iter(agent.tickets)), agent.version, agent))
+        if len(self._offers) > 2 * len(self._agents) + 16:
+            self._offers = [offer for offer in self._offers if offer[2] == offer[3].version and offer[3].tickets]
+            heapq.heapify(self._offers)
