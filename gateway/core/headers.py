@@ -1,0 +1,152 @@
+"""Which header fields pass through the gateway, and how a head looks on the wire.
+
+A proxy owns the fields of its own two connections and nothing else: it drops the hop-by-hop ones and those that
+`Connection` names, sets Host and the framing anew, and leaves every other field as it came, byte for byte, in order,
+repeated ones included. Three additions for a gateway that carries money:
+
+* A peer cannot name an end-to-end field that matters away (Authorization, Cookie, Content-*, the idempotency key, the
+  trace, our own): such options are ignored here, and `protected_option` lets ingress refuse the request outright.
+* `Seawall-*` is our own vocabulary. It reaches no tool, and no tool can speak it.
+* A head that we write is checked as a whole. No field, from whatever template, can smuggle in a second one.
+
+Left out: TE and trailers are always dropped, since the parser in use drops trailers (aiohttp#1652).
+
+Source: RFC 9110 sections 5.3, 5.5, 7.6.1; RFC 9112 sections 2.2, 3.2, 5, 6, 11.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from gateway.core.message import Headers
+
+__all__ = [
+    "HOP_BY_HOP",
+    "answer_fields",
+    "field_lines",
+    "protected_option",
+    "replace_fields",
+    "request_fields",
+    "request_head",
+]
+
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"http2-settings",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authentication-info",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+_OWN = b"seawall-"
+_OURS_IN_REQUESTS = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
+_PROTECTED = frozenset(
+    {b"authorization", b"cookie", b"date", b"host", b"idempotency-key", b"set-cookie", b"traceparent", b"tracestate"}
+)
+_PROTECTED_PREFIXES = (b"content-", _OWN)
+_VISIBLE = bytes(range(0x21, 0x7F))
+_TOKEN = bytes(byte for byte in range(0x21, 0x7F) if byte not in b'"(),/:;<=>?@[\\]{}')
+
+
+def request_fields(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Return the fields of a request that go on to the tool: without hop-by-hop, Host, framing, Expect and our own.
+
+    May be applied twice. Source: RFC 9110 section 7.6.1.
+    """
+    return _without(headers, _OURS_IN_REQUESTS)
+
+
+def answer_fields(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Return the fields of an answer that go on to the agent: without hop-by-hop and anything that poses as ours.
+
+    Content-Length stays: it is the tool's word about its own representation (HEAD, 304). May be applied twice.
+    """
+    return _without(headers, HOP_BY_HOP)
+
+
+def _without(headers: Iterable[tuple[bytes, bytes]], names: frozenset[bytes]) -> Headers:
+    kept: list[tuple[bytes, bytes]] = []
+    options: list[bytes] = []
+    for field in headers:
+        name = field[0].lower()
+        if name in names:
+            if name == b"connection":
+                options.append(field[1])
+        elif not name.startswith(_OWN):
+            kept.append(field)
+    if options:
+        named = {one for one in _options(options) if not _is_protected(one)}
+        if named:
+            return tuple(field for field in kept if field[0].lower() not in named)
+    return tuple(kept)
+
+
+def protected_option(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """Return an end-to-end field that the peer tries to have dropped by naming it in Connection, or None."""
+    values = [value for name, value in headers if name.lower() == b"connection"]
+    return next((one for one in _options(values) if _is_protected(one)), None) if values else None
+
+
+def _options(values: Iterable[bytes]) -> Iterable[bytes]:
+    return (one.strip(b" \t").lower() for value in values for one in value.split(b","))
+
+
+def _is_protected(name: bytes) -> bool:
+    return name in _PROTECTED or name.startswith(_PROTECTED_PREFIXES)
+
+
+def replace_fields(headers: Iterable[tuple[bytes, bytes]], fields: Mapping[bytes, bytes | None]) -> Headers:
+    """Return `headers` with each name of `fields` (lower case) set to that value alone, at the end; None removes it."""
+    kept = [field for field in headers if field[0].lower() not in fields]
+    kept += [(name, value) for name, value in fields.items() if value is not None]
+    return tuple(kept)
+
+
+def field_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return header fields as they stand on the wire, each line ended.
+
+    Raises:
+        ValueError: a name or value would change the shape of the message. Says which field, never its value.
+    """
+    headers = tuple(headers)
+    lines = b"".join([b"%b: %b\r\n" % field for field in headers])
+    count = len(headers)
+    if (
+        lines.count(b"\n") != count
+        or lines.count(b"\r") != count
+        or b"\0" in lines
+        or b"".join([field[0] for field in headers]).translate(None, _TOKEN)
+        or not all(field[0] for field in headers)
+    ):
+        raise ValueError(f"the header field {_offender(headers)!r} has a name or value that HTTP does not allow")
+    return lines
+
+
+def _offender(headers: Headers) -> str:
+    for name, value in headers:
+        if not name or name.translate(None, _TOKEN) or any(byte in value for byte in b"\r\n\0"):
+            return name.decode("ascii", "backslashreplace")
+    return ""
+
+
+def request_head(method: str, target: bytes, lines: bytes) -> bytes:
+    """Return a request head: the request line, the given field lines, the empty line.
+
+    Raises:
+        ValueError: method or target would change the shape of the message.
+    """
+    verb = method.encode("ascii", "replace")
+    if not verb or verb.translate(None, _TOKEN):
+        raise ValueError(f"{method!r} is not a method name")
+    if target[:1] != b"/" and target != b"*":
+        raise ValueError("the request target does not begin with a slash")
+    if target.translate(None, _VISIBLE):
+        raise ValueError("the request target holds a space, control or non-ASCII byte: percent-encode it")
+    return b"%b %b HTTP/1.1\r\n%b\r\n" % (verb, target, lines)

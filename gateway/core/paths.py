@@ -1,0 +1,67 @@
+"""Which tool a raw request target names, and what is left of it, without decoding a byte.
+
+What is matched and what is sent are the same bytes, so that no difference in decoding between the gateway and a tool
+can turn one operation into another. Whatever a tool might normalise into a different path is refused instead: dot
+segments, also percent-encoded, behind an encoded slash or backslash, or with a `;parameter`. Double slashes, odd
+percent-encodings and the whole query pass untouched.
+
+Source: RFC 9112 section 3.2 (request target), RFC 3986 sections 2.1, 3.3 and 5.2.4, RFC 9110 section 7.7.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["BadTarget", "ToolTarget", "split_target"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolTarget:
+    """A target taken apart: `tool` as written, `rest` as path and query below it, always beginning with a slash."""
+
+    tool: str
+    rest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BadTarget:
+    """A target that no call may have; `detail` is one sentence for the caller."""
+
+    detail: str
+
+
+_SHAPE = re.compile(rb"/(?P<tool>[^/?]+)(?P<path>[^?]*)(?P<query>(?:\?.*)?)", re.DOTALL)
+_FORBIDDEN = re.compile(rb"[\x00-\x20\x7f-\xff#\\]")
+_SEPARATORS = re.compile(rb"[/\\]|%2f|%5c", re.IGNORECASE)
+_DOT = re.compile(rb"%2e", re.IGNORECASE)
+
+
+def split_target(target: bytes) -> ToolTarget | BadTarget:
+    """Return tool and rest of an origin-form target `/{tool}/{path}?{query}`, or why it cannot be used."""
+    if found := _FORBIDDEN.search(target):
+        return BadTarget(_why_forbidden(found.group()))
+    match = _SHAPE.fullmatch(target)
+    if match is None:
+        return BadTarget(
+            "The request target must be /{tool}/{path}; absolute URLs and empty tool names are not accepted."
+        )
+    tool, path, query = match.group("tool", "path", "query")
+    if _has_dot_segment(tool + path):
+        return BadTarget("The path holds a '.' or '..' segment, plain or encoded: send the path that you mean.")
+    return ToolTarget(tool.decode("ascii"), (path or b"/") + query)
+
+
+def _why_forbidden(byte: bytes) -> str:
+    if byte == b"#":
+        return "The request target holds a fragment ('#'): leave it out, or write it as %23."
+    if byte == b"\\":
+        return "The request target holds a backslash: write it as %5C, or use '/'."
+    return f"The request target holds the byte 0x{byte.hex()}: percent-encode control and non-ASCII bytes."
+
+
+def _has_dot_segment(path: bytes) -> bool:
+    if b"." not in path and b"%" not in path:
+        return False
+    segments = _SEPARATORS.split(_DOT.sub(b".", path))
+    return any(segment.partition(b";")[0] in (b".", b"..") for segment in segments)
