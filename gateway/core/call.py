@@ -45,7 +45,8 @@ class Call:
         key: idempotency key of the step, stable over attempts, restarts and repeats.
         attempt: attempts made so far; the first is 1.
         is_committed_to_send: the intent is on its way to disk: from here the call is finished even if the agent leaves.
-        traceparent: W3C trace context to send to the tool, once telemetry has set it.
+        traceparent, tracestate: W3C trace context to send to the tool, once telemetry has set it.
+        trace: telemetry's own handle on the call's open span, if its trace is sampled; nobody else looks into it.
     """
 
     tool: ToolSpec
@@ -68,6 +69,7 @@ class Call:
     compensation: BoundRequest | None = None
     traceparent: bytes | None = None
     tracestate: bytes | None = None
+    trace: object = field(default=None, repr=False)
 
 
 Handler = Callable[[Call], Awaitable[Outcome]]
