@@ -47,6 +47,7 @@ class Call:
         is_committed_to_send: the intent is on its way to disk: from here the call is finished even if the agent leaves.
         compensation: what to send, on the compensation lane.
         traceparent, tracestate: W3C trace context to send to the tool, once telemetry has set it.
+        trace: telemetry's own handle on the call's open span, if its trace is sampled; nobody else looks into it.
     """
 
     tool: ToolSpec
@@ -69,6 +70,7 @@ class Call:
     compensation: BoundRequest | None = None
     traceparent: bytes | None = None
     tracestate: bytes | None = None
+    trace: object = field(default=None, repr=False)
 
 
 Handler = Callable[[Call], Awaitable[Outcome]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from gateway.clock import Clock
 from gateway.core.call import Call, Lane
 from gateway.core.manifest import KeyFormat
-from gateway.core.message import Headers, Request, without_headers
-from gateway.core.outcome import Outcome
+from gateway.core.message import Headers, Reply, Request, without_headers
+from gateway.core.outcome import Outcome, Rejected
 from gateway.core.verdict import classify
 from gateway.egress import Egress, Timings
 from gateway.telemetry import Telemetry
@@ -31,7 +31,9 @@ class Dispatch:
         span = self._telemetry.attempt_started(call)
         try:
             exchange = await self._egress.send(call.tool, self._request(call), self._timings(call, started))
-            outcome = classify(call, exchange)
+            outcome = classify(exchange, call.tool, call.operation, self._clock.at())
+            if isinstance(exchange, Reply) and (isinstance(outcome, Rejected) or outcome.reply is not exchange):
+                await exchange.aclose()
         except BaseException as error:
             self._telemetry.attempt_finished(span, call, error, self._clock.now() - started)
             raise

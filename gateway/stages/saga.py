@@ -15,10 +15,12 @@ from gateway.core.codes import Code, Dispatched
 from gateway.core.coding import decoded
 from gateway.core.environment import request_env, response_env
 from gateway.core.expression import Environment, Expression, ExpressionError
+from gateway.core.fault import Fault
 from gateway.core.manifest import JournalMode
 from gateway.core.message import Body, BytesBody, Reply
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.records import ReadObserved, RecordedReply, StepCommitted, StepFailed, StepInDoubt
+from gateway.core.retry import conclude
 from gateway.core.saga import admits
 from gateway.core.tool import BoundRequest
 from gateway.journal import Conflict, Journal, JournalUnavailable
@@ -65,7 +67,11 @@ class SagaStage:
                 self._note_broken_off(run, call, error)
             raise
         else:
-            return outcome if call.step is None else await self._record(run, call, outcome)
+            if call.step is None:
+                return outcome
+            if is_settling:
+                outcome = await _concluded(call, outcome)
+            return await self._record(run, call, outcome)
         finally:
             if call.step is not None:
                 run.busy.discard(call.step)
@@ -114,9 +120,6 @@ class SagaStage:
                 )
                 return (None if self._is_in_doubt(call) else record_), outcome
             case Rejected(refusal):
-                # Refused between two attempts, or while a doubt was to be settled: a doubt stays a doubt.
-                if self._is_in_doubt(call):
-                    return None, outcome
                 return StepFailed(step=number, fault="none", detail=refusal.detail), outcome
             case _ as never:
                 assert_never(never)
@@ -186,6 +189,25 @@ class SagaStage:
         """A call that was torn out of the pipeline after its intent: its effect is unknown."""
         detail = f"the call was broken off in the gateway ({type(error).__name__}) after its intent was written"
         self._trajectories.record(run, [StepInDoubt(step=call.step or 0, fault="cancelled", detail=detail)])
+
+
+async def _concluded(call: Call, last: Outcome) -> Outcome:
+    """What sending a step in doubt again amounts to: only a definite answer takes the doubt away."""
+    doubt = InDoubt(
+        Fault.CANCELLED,
+        Refusal(
+            code=Code.OUTCOME_UNKNOWN,
+            dispatched=Dispatched.MAYBE,
+            dependency=call.tool.name,
+            detail=f"Step {call.step} ({call.operation.name}) was sent earlier and its effect is still unknown: sending it "
+            f"again to {call.tool.name} under the same key did not settle it. Try that again later, or abort the run.",
+        ),
+    )
+    concluded = conclude(doubt, last)
+    reply = None if isinstance(last, Rejected) else last.reply
+    if reply is not None and (isinstance(concluded, Rejected) or concluded.reply is not reply):
+        await reply.aclose()
+    return concluded
 
 
 _STATE: dict[type, str] = {StepCommitted: "committed", StepFailed: "failed", StepInDoubt: "in_doubt"}
