@@ -1,0 +1,251 @@
+"""Runs in memory and on disk agree, also when the disk fails at the worst moment."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.core.codes import Code
+from gateway.core.manifest import Tier
+from gateway.core.outcome import Refusal
+from gateway.core.records import RecordedReply, StepCommitted, StepIntended, TrajectoryOpened, decode
+from gateway.core.saga import Abort, Begin, Commit, Complete, Doubt, Open
+from gateway.core.trajectory import Phase, StepState
+from gateway.journal import Journal, JournalCorrupt, JournalUnavailable
+from gateway.journal.memory import MemoryJournal
+from gateway.journal.trajectories import Run, Trajectories
+from gateway.telemetry import Telemetry
+from tests.builders import operation_of
+from tests.fakes import FakeClock
+from tests.journal.faulty import FaultyJournal
+
+OK = RecordedReply(status=200, text="{}")
+
+
+def trajectories(journal: Journal, **options: int) -> Trajectories:
+    return Trajectories(journal, FakeClock(), Telemetry(), salt=b"s" * 32, **options)
+
+
+def begin(action: str = "a1", tier: Tier = Tier.COMPENSABLE) -> Begin:
+    return Begin(
+        tool="pay", operation=operation_of("hold", tier), action=action, fingerprint=action, method="POST", target="/",
+        salt=b"s" * 32,
+    )  # fmt: skip
+
+
+async def do(runs: Trajectories, run: Run, *commands: object) -> None:
+    for command in commands:
+        assert await runs.decided(run, command) is None  # type: ignore[arg-type]
+
+
+def a_run(found: Run | Refusal | None) -> Run:
+    assert isinstance(found, Run)
+    return found
+
+
+async def test_a_run_is_on_disk_as_it_is_in_memory() -> None:
+    journal = MemoryJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann", labels={"k": "v"})))
+    await do(runs, run, begin(), Complete(step=1, reply=OK), begin("a2"), Doubt(step=2, fault="timeout", detail="late"))
+    again = a_run(await trajectories(journal).find("r1"))
+    assert again.state == run.state
+
+
+async def test_nothing_is_written_for_a_run_that_did_nothing() -> None:
+    journal = MemoryJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    assert await journal.head("r1") is None
+    runs.forget(run)
+    assert len(runs) == 0
+
+
+async def test_the_opening_is_written_with_the_first_step_in_one_append() -> None:
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    run = runs.current("ann")
+    await do(runs, a_run(run), begin())
+    (append,) = journal.appends
+    assert [type(decode(e.kind, e.data)) for e in append.entries] == [TrajectoryOpened, StepIntended]
+    assert append.expected == 0
+
+
+async def test_an_implicit_run_is_followed_by_another_after_its_pivot_and_after_enough_steps() -> None:
+    runs = trajectories(MemoryJournal(), implicit_steps=2)
+    first = a_run(runs.current("ann"))
+    await do(runs, first, begin("a1", Tier.PIVOT), Complete(step=1, reply=OK))
+    second = a_run(runs.current("ann"))
+    assert second is not first
+    await do(runs, second, begin("a1"), begin("a2"))
+    assert runs.current("ann") is not second
+    assert runs.current("bob") is not runs.current("ann")
+
+
+async def test_an_implicit_run_closes_once_its_pivots_answer_is_delivered_and_not_before() -> None:
+    runs = trajectories(MemoryJournal())
+    run = a_run(runs.current("ann"))
+    await do(runs, run, begin("a1", Tier.PIVOT), Complete(step=1, reply=OK))
+    assert run.state.phase is Phase.FINALIZING
+    runs.delivered(run.state.id, 1)
+    assert run.state.phase is Phase.SUCCEEDED
+    assert runs.implicit("ann") == []
+
+
+async def test_a_crash_leaves_what_was_in_flight_in_doubt_and_recovering_twice_changes_nothing() -> None:
+    """camunda/camunda#415: recovery repeated a command."""
+    journal = MemoryJournal()
+    before = trajectories(journal)
+    run = a_run(await before.named("r1", Open(agent="ann")))
+    await do(before, run, begin(), Complete(step=1, reply=OK), begin("a2"))
+
+    after = trajectories(journal)
+    (found,) = await after.recover()
+    assert found.state.steps[2].state is StepState.IN_DOUBT
+    assert found.state.steps[1].state is StepState.COMMITTED
+    version = found.state.version
+    (again,) = await trajectories(journal).recover()
+    assert again.state.version == version
+
+
+async def test_recovery_finds_the_agents_implicit_run_again() -> None:
+    journal = MemoryJournal()
+    runs = trajectories(journal)
+    run = a_run(runs.current("ann"))
+    await do(runs, run, begin(), Complete(step=1, reply=OK))
+    after = trajectories(journal)
+    await after.recover()
+    assert a_run(after.current("ann")).state.id == run.state.id
+
+
+@pytest.mark.parametrize("takes_effect", [False, True])
+async def test_a_failed_intent_leaves_no_doubt_because_nothing_was_sent(takes_effect: bool) -> None:
+    """Whether or not the failed write is on disk after all, the step certainly had no effect."""
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    await do(runs, run, begin("a0"), Complete(step=1, reply=OK))
+    journal.break_down(takes_effect=takes_effect)
+    verdict = runs.decide(run, begin())
+    assert not isinstance(verdict, Refusal)
+    with pytest.raises(JournalUnavailable):
+        await verdict
+    assert run.is_lost
+    journal.mend()
+    again = a_run(await runs.find("r1"))
+    assert not again.is_lost
+    assert again.state.steps[1].state is StepState.COMMITTED
+    if takes_effect:
+        assert again.state.steps[2].state is StepState.FAILED
+    else:
+        assert 2 not in again.state.steps
+    await do(runs, again, begin())
+    assert a_run(await trajectories(journal).find("r1")).state.steps.keys() == again.state.steps.keys()
+
+
+async def test_an_outcome_that_could_not_be_written_is_written_once_the_disk_works() -> None:
+    """A full disk turns no known outcome into a doubt."""
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    await do(runs, run, begin())
+    run.busy.add(1)
+    journal.break_down()
+    with pytest.raises(JournalUnavailable):
+        await runs.record(run, [StepCommitted(step=1, reply=OK)])
+    run.busy.discard(1)
+    assert runs.has_aside
+    journal.mend()
+    await runs.write_aside()
+    assert not runs.has_aside
+    assert a_run(await runs.find("r1")).state.steps[1].state is StepState.COMMITTED
+    await journal.flush()
+    assert a_run(await trajectories(journal).find("r1")).state.steps[1].state is StepState.COMMITTED
+
+
+async def test_an_outcome_that_comes_after_its_run_was_lost_finds_its_way() -> None:
+    """One step's failed write must not lose the outcome of another that was in flight."""
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    await do(runs, run, begin("a1"), begin("a2"))
+    run.busy.update({1, 2})
+    journal.break_down()
+    with pytest.raises(JournalUnavailable):
+        await runs.record(run, [StepCommitted(step=1, reply=OK)])
+    journal.mend()
+    again = a_run(await runs.find("r1"))
+    assert again.state.steps[1].state is StepState.COMMITTED
+    assert again.state.steps[2].state is StepState.INTENDED, "still on its way"
+    await runs.record(run, [StepCommitted(step=2, reply=OK)])
+    assert again.state.steps[2].state is StepState.COMMITTED
+
+
+async def test_concurrent_look_ups_of_a_lost_run_read_it_once() -> None:
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    await do(runs, run, begin())
+    journal.break_down()
+    with pytest.raises(JournalUnavailable):
+        await runs.decided(run, Abort(reason="x"))
+    journal.mend()
+    found = await asyncio.gather(*(runs.find("r1") for _ in range(20)))
+    assert len({id(one) for one in found}) == 1
+    assert a_run(found[0]).state.phase is Phase.PREPARING
+
+
+async def test_a_closed_run_is_found_and_stays_closed() -> None:
+    journal = MemoryJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    await do(runs, run, begin(), Complete(step=1, reply=OK), Commit())
+    assert len(runs) == 0
+    for fresh in (runs, trajectories(journal)):
+        found = a_run(await fresh.named("r1", Open(agent="bob")))
+        assert found.state.phase is Phase.SUCCEEDED
+        verdict = fresh.decide(found, begin("a2"))
+        assert isinstance(verdict, Refusal)
+        assert verdict.code is Code.TRAJECTORY_CLOSED
+
+
+async def test_too_many_open_runs_are_refused() -> None:
+    runs = trajectories(MemoryJournal(), max_open=1)
+    a_run(runs.current("ann"))
+    refusal = runs.current("bob")
+    assert isinstance(refusal, Refusal)
+    assert refusal.code is Code.RESOURCE_EXHAUSTED
+
+
+async def test_refusals_are_counted_into_the_run_in_one_record() -> None:
+    journal = MemoryJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    await do(runs, run, begin())
+    for _ in range(1000):
+        runs.note_refusal("r1", Code.CIRCUIT_OPEN, "pay", "hold")
+    version = run.state.version
+    runs.flush_refusals()
+    assert run.state.version == version + 1
+    assert run.state.refusals == 1000
+
+
+async def test_a_journal_that_contradicts_itself_is_named() -> None:
+    journal = MemoryJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    await do(runs, run, begin())
+    await runs.record(run, [StepCommitted(step=1, reply=OK)])
+    stream = journal._streams["r1"]
+    stream.entries.append(stream.entries[-1])
+    with pytest.raises(JournalCorrupt, match="record 4 of run r1"):
+        await trajectories(journal).find("r1")
+
+
+async def test_watchers_are_told_of_the_next_record() -> None:
+    runs = trajectories(MemoryJournal())
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    changed = run.changed()
+    await do(runs, run, begin())
+    assert changed.done()
