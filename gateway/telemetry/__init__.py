@@ -10,6 +10,7 @@ from gateway.telemetry.export import TracingUnavailable, configure_tracing
 from gateway.telemetry.metrics import DomainUse, Statistics
 from gateway.telemetry.report import Telemetry
 from gateway.telemetry.settings import LogFormat, TelemetrySettings
+from gateway.telemetry.traces import outgoing
 
 __all__ = [
     "DomainUse",
@@ -21,4 +22,5 @@ __all__ = [
     "TelemetrySettings",
     "TracingUnavailable",
     "configure_tracing",
+    "outgoing",
 ]

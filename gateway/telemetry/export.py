@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -123,7 +124,9 @@ def instrument_aiohttp(provider: trace.TracerProvider) -> Callable[[], None]:
     server, client = AioHttpServerInstrumentor(), AioHttpClientInstrumentor()
     mine = [one for one in (server, client) if not one.is_instrumented_by_opentelemetry]
     if server in mine:
-        server.instrument(tracer_provider=provider)
+        with warnings.catch_warnings():  # it subclasses web.Application, which aiohttp discourages
+            warnings.simplefilter("ignore", DeprecationWarning)
+            server.instrument(tracer_provider=provider)
     if client in mine:
         client.instrument(tracer_provider=provider, url_filter=_without_query)
 

@@ -25,6 +25,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 OTHER = "other"
 MAX_NAMES = 1_000  # label values that one process may learn, over all reloads
+MAX_WORDS = 64  # causes and places, which our own code names
 
 BREAKER_STATES = ("closed", "open", "half_open")
 CALL_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
@@ -127,7 +128,8 @@ class Metrics:
     def __init__(self, version: str) -> None:
         self.registry = CollectorRegistry()
         self.tools = Names()
-        self.words = Names(limit=256)
+        self.causes = Names(limit=MAX_WORDS)
+        self.places = Names(limit=MAX_WORDS)
         self._made = {row.name: _make(row, self.registry) for row in CATALOGUE if row.kind != "scraped"}
         self.calls = self._children("gateway_calls_total")
         self.call_seconds = self._children("gateway_call_duration_seconds")

@@ -237,7 +237,7 @@ class Telemetry:
     def breaker_changed(self, tool: str, state: str, cause: str, cooldown_s: float) -> None:
         """A breaker went to another state."""
         label = self.metrics.tools[tool]
-        self.metrics.breaker_transitions[(label, state, self.metrics.words.learn(cause))].inc()
+        self.metrics.breaker_transitions[(label, state, self.metrics.causes.learn(cause))].inc()
         if label != OTHER:
             self.metrics.set_breaker(label, state)
         fields = {"tool": tool, "state": str(state), "cause": str(cause), "cooldown_s": cooldown_s}
@@ -285,7 +285,7 @@ class Telemetry:
     def background_failed(self, where: str, error: BaseException) -> None:
         """Something in the background raised: log it with its traceback."""
         try:
-            self.metrics.background_failures[(self.metrics.words.learn(where),)].inc()
+            self.metrics.background_failures[(self.metrics.places.learn(where),)].inc()
             _log.error("failure in the background", exc_info=error, extra={"where": where})
             self._tell("background.failed", where=where, error=type(error).__name__)
         except Exception:

@@ -23,15 +23,17 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 from gateway.core.call import Call, Lane
 from gateway.core.fault import Fault
+from gateway.core.message import Headers, without_headers
 from gateway.telemetry.redaction import Redactor
 from gateway.telemetry.verdict import Verdict
 
-__all__ = ["AttemptSpan", "CallSpan", "PassOn", "Spans", "Traces", "incoming"]
+__all__ = ["AttemptSpan", "CallSpan", "PassOn", "Spans", "Traces", "incoming", "outgoing"]
 
 MAX_LINKS = 4_096  # steps whose spans a compensation can still be linked to
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY"})
 
 _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
+_CONTEXT_HEADERS = frozenset({b"traceparent", b"tracestate", b"baggage"})
 _FAILED = Status(StatusCode.ERROR)
 
 
@@ -204,6 +206,20 @@ def incoming(call: Call) -> tuple[bytes | None, bytes | None]:
     if traceparent is None or not _is_valid(traceparent):
         return None, None
     return traceparent, tracestate
+
+
+def outgoing(call: Call) -> Headers:
+    """Return the request's headers with the call's trace context in place of the one that came.
+
+    What dispatch sends: an invalid context is dropped, and `baggage` never goes to a tool (it is the agent's own, and may
+    hold anything).
+    """
+    headers = without_headers(call.request.headers, _CONTEXT_HEADERS)
+    if call.traceparent is not None:
+        headers += ((b"traceparent", call.traceparent),)
+        if call.tracestate is not None:
+            headers += ((b"tracestate", call.tracestate),)
+    return headers
 
 
 def _is_valid(traceparent: bytes) -> bool:

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from gateway.core.codes import Code
 from gateway.core.fault import Fault
 from gateway.telemetry import DomainUse, Statistics, Telemetry
-from gateway.telemetry.metrics import CATALOGUE, MAX_NAMES, metrics_page
+from gateway.telemetry.metrics import CATALOGUE, MAX_NAMES, MAX_WORDS, metrics_page
 from tests.telemetry.example import answered, make_call, rejected
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -144,6 +144,16 @@ def test_label_values_are_bounded_over_all_reloads():
     call = make_call(tool="one-too-many")
     telemetry.call_finished(telemetry.call_started(call), call, answered(), 0.1)
     assert value(telemetry, "gateway_call_duration_seconds_count", tool="other") == 1
+
+
+def test_causes_and_places_are_bounded():
+    """Both are free text of our own code; one with a name in it may not grow the page."""
+    telemetry = Telemetry()
+    for number in range(MAX_WORDS * 3):
+        telemetry.background_failed(f"place {number}", ValueError("x"))
+        telemetry.breaker_changed("payments", "open", f"cause {number}", 1.0)
+    assert len(telemetry.metrics.background_failures) == MAX_WORDS + 1
+    assert len(telemetry.metrics.breaker_transitions) == MAX_WORDS + 1
 
 
 def test_unknown_states_are_other():

@@ -11,7 +11,7 @@ from gateway.core.codes import Code
 from gateway.core.fault import Fault
 from gateway.core.message import BytesBody, Reply
 from gateway.core.outcome import Failed, InDoubt, Refusal
-from gateway.telemetry import Telemetry
+from gateway.telemetry import Telemetry, outgoing
 from gateway.telemetry.traces import MAX_LINKS, incoming
 from tests.telemetry.example import PARENT_ID, SAMPLED, TRACE_ID, UNSAMPLED, answered, make_call, rejected
 
@@ -141,6 +141,15 @@ def test_the_tool_reads_the_attempts_context_instead_of_the_agents():
     (span,) = traced.exporter.get_finished_spans()
     assert sent[:55] == f"00-{TRACE_ID}-{span.context.span_id:016x}-01".encode()
     assert state == b"vendor=1"
+
+
+def test_dispatch_replaces_the_agents_context_and_drops_its_baggage():
+    """Baggage is the agent's own and may hold anything; a third party is not told."""
+    call = make_call(((b"Traceparent", b"invalid"), (b"x", b"1"), (b"baggage", b"user=7"), (b"TRACESTATE", b"a=1")))
+    Telemetry().call_started(call)
+    assert outgoing(call) == ((b"x", b"1"),)
+    call.traceparent, call.tracestate = SAMPLED, b"b=2"
+    assert outgoing(call) == ((b"x", b"1"), (b"traceparent", SAMPLED), (b"tracestate", b"b=2"))
 
 
 def test_a_parent_that_is_not_sampled_is_passed_on_and_makes_no_span():
