@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 _NAME = re.compile(r"sha256:[0-9a-f]{64}")
 _GATHER_BYTES = 1 << 20
+_GATHER_PIECES = 64
 _READ_BYTES = 256 << 10
 
 
@@ -57,18 +58,19 @@ class BlobFolder:
             JournalUnavailable: the disk would not take it.
         """
         draft = _Draft(self._drafts / secrets.token_hex(16))
+        pieces: list[bytes] = []
+        gathered = 0
         try:
             await self.run(draft.open)
-            pieces: list[bytes] = []
             async for piece in body.chunks():
                 pieces.append(piece)
-                if sum(map(len, pieces)) >= _GATHER_BYTES or len(pieces) >= 64:
+                gathered += len(piece)
+                if gathered >= _GATHER_BYTES or len(pieces) >= _GATHER_PIECES:
                     await self.run(draft.write, b"".join(pieces))
                     pieces.clear()
+                    gathered = 0
             await self.run(draft.write, b"".join(pieces))
             return await self.run(draft.publish, self._folder, self._synced)
-        except OSError as error:
-            raise JournalUnavailable(f"a body cannot be stored in {self._folder}: {error.strerror}") from error
         finally:
             self.run_later(draft.discard)
 
@@ -85,17 +87,26 @@ class BlobFolder:
         path = _place(self._folder, digest)
         try:
             size = (await self.run(path.stat)).st_size
-        except FileNotFoundError:
-            raise JournalCorrupt(f"body {name} is missing: {path} does not exist") from None
-        except OSError as error:
-            raise JournalUnavailable(f"body {name} cannot be read: {error.strerror}") from error
+        except JournalUnavailable as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise JournalCorrupt(f"body {name} is missing: {path} does not exist") from None
+            raise
         return KeptBody(self, path, digest, size)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return `function(…)`, computed on the folder's thread."""
+        """Return `function(…)`, computed on the folder's thread.
+
+        Raises:
+            JournalUnavailable: the disk refused, or the folder is closed.
+        """
         if self._is_closed:
             raise JournalUnavailable("the journal is closed")
-        return await asyncio.wrap_future(self._disk.submit(function, *args, **kwargs))
+        try:
+            return await asyncio.wrap_future(self._disk.submit(function, *args, **kwargs))
+        except OSError as error:
+            raise JournalUnavailable(
+                f"bodies in {self._folder} cannot be used ({error.strerror}): check its disk and its permissions"
+            ) from error
 
     def run_later(self, function: Callable[[], object]) -> None:
         """Run `function` on the folder's thread after everything that was given to it before."""
@@ -137,8 +148,6 @@ class KeptBody:
                     break
                 yield held
                 held = following
-        except OSError as error:
-            raise JournalUnavailable(f"{self._path} cannot be read: {error.strerror}") from error
         finally:
             self._folder.run_later(reader.close)
         if digest.hexdigest() != self._digest:

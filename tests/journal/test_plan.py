@@ -1,0 +1,41 @@
+"""From appends to rows."""
+
+from __future__ import annotations
+
+from gateway.journal import Conflict, Head, KeyClaim
+from gateway.journal.plan import Standing, plan_batch
+from tests.journal.backends import append
+
+
+def head(stream, version, is_open=True):
+    return Head(stream, version, "preparing", is_open, "agent", 1, 1)
+
+
+def test_a_head_is_written_once_however_many_appends_moved_it():
+    known = {"old": Standing(4, head("old", 2))}
+    plan = plan_batch(
+        [append("new", 0, "a"), append("old", 2, "b", at=8), append("new", 1, "c", "d"), append("old", 3, at=9)],
+        known,
+        5,
+    )
+    assert plan.errors == [None] * 4
+    assert [record[:2] for record in plan.records] == [(5, 1), (4, 3), (5, 2), (5, 3), (4, 4)]
+    assert {name: standing.head.version for name, standing in plan.created.items()} == {"new": 3}
+    assert {name: standing.head.version for name, standing in plan.changed.items()} == {"old": 4}
+    assert (plan.changed["old"].head.opened_at, plan.changed["old"].head.changed_at) == (1, 9)
+    assert plan.opened == 1
+
+
+def test_after_a_failed_append_the_rest_of_the_stream_is_left_out():
+    claim = KeyClaim(b"k", 1, 9)
+    plan = plan_batch([append("a", 1, claims=(claim,)), append("a", 0), append("b", 0, claims=(claim,))], {}, 1)
+    assert [type(error) for error in plan.errors] == [Conflict, Conflict, type(None)]
+    assert plan.claims == [(b"k", 1, 1, 9)]
+    assert list(plan.created) == ["b"]
+
+
+def test_opening_and_closing_are_counted():
+    known = {"closed": Standing(1, head("closed", 1, is_open=False)), "open": Standing(2, head("open", 1))}
+    plan = plan_batch([append("open", 1, is_open=False), append("fleeting", 0, is_open=False)], known, 3)
+    assert plan.opened == -1
+    assert plan_batch([append("closed", 1)], known, 3).opened == 1
