@@ -11,7 +11,7 @@ import secrets
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock"]
+__all__ = ["Clock", "SystemClock", "wait_until"]
 
 
 class Clock(Protocol):
@@ -58,3 +58,16 @@ class SystemClock:
     async def sleep(self, delay_s: float) -> None:
         """Wait on the event loop."""
         await asyncio.sleep(delay_s)
+
+
+async def wait_until(clock: Clock, future: asyncio.Future[None], when: float) -> bool:
+    """Wait for `future`, but not beyond `when`, monotonic seconds. Return whether it is done.
+
+    The future is left alone, also when this is cancelled.
+    """
+    timer = asyncio.ensure_future(clock.sleep(max(0.0, when - clock.now())))
+    try:
+        await asyncio.wait((future, timer), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        timer.cancel()
+    return future.done()

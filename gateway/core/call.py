@@ -45,6 +45,10 @@ class Call:
         key: idempotency key of the step, stable over attempts, restarts and repeats.
         attempt: attempts made so far; the first is 1.
         is_committed_to_send: the intent is on its way to disk: from here the call is finished even if the agent leaves.
+        first_sent: monotonic seconds when the call may first have been sent under its key; the retry stage sets it, a
+            recovered call brings it along, so that nothing is re-sent once the tool has forgotten the key.
+        is_in_doubt: an earlier attempt may have had its effect: this attempt's outcome is judged with `retry.conclude`.
+        exchange_s: seconds from dispatch to the answer's head of the latest attempt, once dispatch has set it.
         compensation: what to send, on the compensation lane.
         traceparent, tracestate: W3C trace context to send to the tool, once telemetry has set it.
         trace: telemetry's own handle on the call's open span, if its trace is sampled; nobody else looks into it.
@@ -66,6 +70,9 @@ class Call:
     step: int | None = None
     key: str | None = None
     attempt: int = 0
+    first_sent: float | None = None
+    is_in_doubt: bool = False
+    exchange_s: float | None = None
     is_committed_to_send: bool = False
     compensation: BoundRequest | None = None
     traceparent: bytes | None = None

@@ -1,0 +1,215 @@
+"""One breaker per tool origin and credential: asked before the queue, its permit taken at dispatch, always settled."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict
+
+from gateway.clock import Clock
+from gateway.core.breaker import Breaker, BreakerRefusal, Permit, Reason, Transition, Verdict, verdict_of
+from gateway.core.call import Call, Handler
+from gateway.core.codes import Code
+from gateway.core.manifest import Tier
+from gateway.core.message import Body, Reply
+from gateway.core.outcome import Outcome, Refusal, Rejected
+from gateway.core.tool import Catalog, ToolSpec
+from gateway.egress import StreamBroken
+from gateway.telemetry import Telemetry
+
+__all__ = ["REMEMBERED", "BreakerStage"]
+
+# Breakers are remembered in the journal under this prefix.
+REMEMBERED = "breaker/"
+# A canary is lost this long after the deadline of its call: time enough to notice the time-out and say so.
+_LEASE_SLACK_S = 1.0
+_NEVER_A_CANARY = frozenset({Tier.PIVOT, Tier.UNMANAGED})
+
+
+class BreakerStage:
+    """Keeps calls from a tool that fails, and remembers which those are.
+
+    `remember(name, value)` keeps the latest value under a name, lazily (`Journal.remember`).
+    """
+
+    def __init__(self, clock: Clock, telemetry: Telemetry, remember: Callable[[str, bytes], None]) -> None:
+        self._clock = clock
+        self._telemetry = telemetry
+        self._remember = remember
+        self._guards: dict[str, _Guard] = {}
+        self._recalled: dict[str, bytes] = {}
+
+    async def __call__(self, call: Call, proceed: Handler) -> Outcome:
+        """Return the outcome of the call made under a permit, or ERR_CIRCUIT_OPEN."""
+        guard = self._guard(call.tool)
+        sent = self._clock.now()
+        answer = guard.breaker.acquire(
+            sent, may_be_canary=_may_be_canary(call), lease_s=max(0.0, call.deadline - sent) + _LEASE_SLACK_S
+        )
+        self._report(guard, answer.transitions)
+        if isinstance(answer, BreakerRefusal):
+            return Rejected(_refusal(call, answer))
+        call.exchange_s = None
+        verdict = Verdict.NEUTRAL
+        try:
+            outcome = await proceed(call)
+            verdict = verdict_of(outcome, call.tool.breaker)
+        finally:
+            now = self._clock.now()
+            elapsed_s = now - sent if call.exchange_s is None else call.exchange_s
+            self._report(guard, guard.breaker.settle(answer, verdict, now, elapsed_s))
+        self._watch(outcome, guard, answer)
+        return outcome
+
+    def peek(self, call: Call) -> Rejected | None:
+        """Return the refusal that the call would meet now, or None; takes no permit.
+
+        For admission: a call that will be refused should not wait in a queue for it.
+        """
+        guard = self._guard(call.tool)
+        refusal = guard.breaker.peek(self._clock.now())
+        if refusal is None:
+            return None
+        self._report(guard, refusal.transitions)
+        return Rejected(_refusal(call, refusal))
+
+    def restore(self, recalled: Mapping[str, bytes]) -> None:
+        """Take up what `Journal.recall(REMEMBERED)` returned; before `reconfigure` and the first call."""
+        self._recalled = {name.removeprefix(REMEMBERED): value for name, value in recalled.items()}
+
+    def reconfigure(self, catalog: Catalog) -> None:
+        """Have one breaker for each tool of the catalog. Those already there keep their state, also under new settings.
+
+        Tools that share origin and credential share the breaker, under the settings of the first by name. Breakers of
+        tools that are gone are dropped; calls in flight keep theirs to the end.
+        """
+        tools: dict[str, list[ToolSpec]] = {}
+        for _, tool in sorted(catalog.tools.items()):
+            tools.setdefault(_key(tool), []).append(tool)
+        self._guards = {key: guard for key, guard in self._guards.items() if key in tools}
+        for sharing in tools.values():
+            guard = self._guard(sharing[0])
+            guard.tools = tuple(tool.name for tool in sharing)
+            guard.breaker.reconfigure(sharing[0].breaker, self._clock.now())
+        self._recalled = {}
+
+    def statistics(self) -> dict[str, dict[str, object]]:
+        """Return a look inside each breaker, by the names of the tools that share it."""
+        now = self._clock.now()
+        return {", ".join(guard.tools): asdict(guard.breaker.statistics(now)) for guard in self._guards.values()}
+
+    def _guard(self, tool: ToolSpec) -> _Guard:
+        key = _key(tool)
+        guard = self._guards.get(key)
+        if guard is None:
+            guard = self._guards[key] = _Guard(key, (tool.name,), self._recall(key, tool))
+        return guard
+
+    def _recall(self, key: str, tool: ToolSpec) -> Breaker:
+        """Return the breaker as remembered; a fresh one if there is none, or nothing that can be read."""
+        remembered = self._recalled.pop(key, None)
+        if remembered is None:
+            return Breaker(tool.breaker)
+        try:
+            snapshot = json.loads(remembered)
+            if not isinstance(snapshot, dict):
+                raise ValueError("a breaker's snapshot is not an object")
+            return Breaker.restore(tool.breaker, snapshot, self._clock.now(), self._clock.at())
+        except ValueError as error:
+            self._telemetry.background_failed(f"restoring the breaker of {tool.name}", error)
+            return Breaker(tool.breaker)
+
+    def _report(self, guard: _Guard, transitions: tuple[Transition, ...]) -> None:
+        for transition in transitions:
+            for tool in guard.tools:
+                self._telemetry.breaker_changed(tool, transition.after, transition.cause, transition.cooldown_s)
+        if transitions:
+            snapshot = guard.breaker.snapshot(self._clock.now(), self._clock.at())
+            self._remember(REMEMBERED + guard.key, json.dumps(snapshot).encode())
+
+    def _watch(self, outcome: Outcome, guard: _Guard, permit: Permit) -> None:
+        """Have a streamed answer that breaks after its head counted against the tool."""
+        reply = None if isinstance(outcome, Rejected) else outcome.reply
+        if reply is not None and not reply.body.is_replayable:
+            _watch_body(reply, lambda: self._broke(guard, permit))
+
+    def _broke(self, guard: _Guard, permit: Permit) -> None:
+        self._report(guard, guard.breaker.observe(permit, Verdict.FAILURE, self._clock.now()))
+
+
+class _Guard:
+    """A breaker, the key it is remembered by, and the tools it stands for."""
+
+    __slots__ = ("breaker", "key", "tools")
+
+    def __init__(self, key: str, tools: tuple[str, ...], breaker: Breaker) -> None:
+        self.key = key
+        self.tools = tools
+        self.breaker = breaker
+
+
+class _WatchedBody:
+    """A streamed body that says when it breaks. A reader who leaves early is not the tool's fault."""
+
+    __slots__ = ("_body", "_broke")
+
+    def __init__(self, body: Body, broke: Callable[[], None]) -> None:
+        self._body = body
+        self._broke = broke
+
+    @property
+    def size(self) -> int | None:
+        return self._body.size
+
+    @property
+    def is_replayable(self) -> bool:
+        return self._body.is_replayable
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._body.chunks():
+                yield chunk
+        except StreamBroken:
+            self._broke()
+            raise
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+def _watch_body(reply: Reply, broke: Callable[[], None]) -> None:
+    reply.body = _WatchedBody(reply.body, broke)
+
+
+def _key(tool: ToolSpec) -> str:
+    return tool.breaker_key or tool.name
+
+
+def _may_be_canary(call: Call) -> bool:
+    """Whether the call may be the experiment: making it twice, or making it in vain, must do no harm."""
+    operation = call.operation
+    if operation.tier in _NEVER_A_CANARY:
+        return False
+    honours_key = call.tool.idempotency is not None and call.key is not None
+    return operation.is_read or operation.is_idempotent or honours_key
+
+
+_DETAILS = {
+    Reason.OPEN: "The tool {tool} keeps failing and is left alone for another {seconds:.1f} s; wait so long, or go on "
+    "with work that does not need it.",
+    Reason.CANARY_OUT: "The tool {tool} was failing and is being tried with one call; wait {seconds:.1f} s for its "
+    "result, then send this call again.",
+    Reason.NO_ELIGIBLE_CANARY: "The tool {tool} was failing and must answer a call that can do no harm first; read from "
+    "it, or wait {seconds:.1f} s, then send this call again.",
+}
+
+
+def _refusal(call: Call, refusal: BreakerRefusal) -> Refusal:
+    return Refusal(
+        code=Code.CIRCUIT_OPEN,
+        detail=_DETAILS[refusal.reason].format(tool=call.tool.name, seconds=refusal.retry_after_s),
+        retry_after_ms=math.ceil(refusal.retry_after_s * 1000),
+        dependency=call.tool.name,
+        extra={"reason": refusal.reason.value},
+    )

@@ -1,0 +1,33 @@
+"""The whole call's deadline: out of time is refused here; every wait further in reads the same `call.deadline`."""
+
+from __future__ import annotations
+
+from gateway.clock import Clock
+from gateway.core.call import Call, Handler
+from gateway.core.codes import Code
+from gateway.core.outcome import Outcome, Refusal, Rejected
+from gateway.telemetry import Telemetry
+
+__all__ = ["DeadlineStage"]
+
+
+class DeadlineStage:
+    """Begins nothing for a call whose time is over."""
+
+    def __init__(self, clock: Clock, telemetry: Telemetry) -> None:
+        self._clock = clock
+        self._telemetry = telemetry
+
+    async def __call__(self, call: Call, proceed: Handler) -> Outcome:
+        """Return the outcome, or ERR_DEADLINE if there is no time left: zero is zero, not "no limit"."""
+        if self._clock.now() >= call.deadline:
+            return Rejected(_refusal(call))
+        return await proceed(call)
+
+
+def _refusal(call: Call) -> Refusal:
+    detail = (
+        f"The call {call.tool.name}.{call.operation.name} had used up its time before anything was sent; "
+        "nothing happened, so it may be sent again with more time."
+    )
+    return Refusal(code=Code.DEADLINE, detail=detail, dependency=call.tool.name)

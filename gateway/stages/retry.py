@@ -1,0 +1,166 @@
+"""Owns the attempts of a call: repeats what may be repeated, within a budget that repeats of agents draw on too."""
+
+from __future__ import annotations
+
+import math
+
+from gateway.clock import Clock
+from gateway.core.call import Call, Handler, Lane
+from gateway.core.codes import Code
+from gateway.core.fault import Fault
+from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected
+from gateway.core.retry import RecentFailures, RetryAfter, RetryBudget, conclude, decide_retry
+from gateway.core.tool import Catalog, ToolSpec
+from gateway.telemetry import Telemetry
+
+__all__ = ["RetryStage"]
+
+# Answers that show a tool at work: the repeat that got one was not wasted and is refunded.
+_WORKING = frozenset({Fault.NONE, Fault.CLIENT_ERROR})
+
+
+class RetryStage:
+    """Repeats attempts.
+
+    Budgets are kept per domain, apart for compensators and probes, so that a storm of forward calls cannot use up the
+    repeats that an unwinding needs. Nothing of a call is kept on the stage.
+    """
+
+    def __init__(self, clock: Clock, telemetry: Telemetry) -> None:
+        self._clock = clock
+        self._telemetry = telemetry
+        self._budgets: dict[tuple[str, bool], RetryBudget] = {}
+        self._recent = RecentFailures()
+
+    async def __call__(self, call: Call, proceed: Handler) -> Outcome:
+        """Return what the attempts amount to, or ERR_RETRY_BUDGET for a repeat that the agent cannot afford."""
+        budget = self._budget(call.tool, call.lane)
+        is_repeat = self._is_agents_repeat(call)
+        if is_repeat and not budget.charge(self._clock.now()):
+            return Rejected(_refusal(call, budget.refill_s(self._clock.now())))
+        if call.first_sent is None:
+            call.first_sent = self._clock.now()
+        last = outcome = await self._attempt(call, proceed, budget if is_repeat else None)
+        if not is_repeat and not isinstance(outcome, Rejected):
+            budget.deposit(call.tool.retry.budget_ratio, self._clock.now())
+        while (delay_s := self._delay_s(call, last, outcome, budget)) is not None:
+            await self._wait(budget, outcome, delay_s)
+            call.is_in_doubt = isinstance(outcome, InDoubt)
+            last = await self._attempt(call, proceed, budget)
+            outcome = await _conclude(outcome, last)
+        self._remember(call, outcome)
+        return outcome
+
+    def reconfigure(self, catalog: Catalog) -> None:
+        """Take over the floors of the catalog (the highest among a domain's tools); drop budgets of domains that are
+        gone, keep the balance of the others."""
+        floors: dict[str, float] = {}
+        for tool in catalog.tools.values():
+            floors[tool.domain.name] = max(tool.retry.budget_floor, floors.get(tool.domain.name, 0.0))
+        self._budgets = {key: budget for key, budget in self._budgets.items() if key[0] in floors}
+        for (domain, _), budget in self._budgets.items():
+            budget.floor = floors[domain]
+
+    def statistics(self) -> dict[str, dict[str, object]]:
+        """Return the repeats in reserve, by domain; `compensation` apart."""
+        return {
+            f"{domain}/compensation" if is_ours else domain: {"balance": budget.balance, "floor": budget.floor}
+            for (domain, is_ours), budget in self._budgets.items()
+        }
+
+    async def _wait(self, budget: RetryBudget, earlier: Outcome, delay_s: float) -> None:
+        """Wait for the attempt that was paid for; if it is not made after all, the charge is given back."""
+        try:
+            await _close(earlier)
+            await self._clock.sleep(delay_s)
+        except BaseException:
+            budget.refund()
+            raise
+
+    async def _attempt(self, call: Call, proceed: Handler, charged: RetryBudget | None) -> Outcome:
+        call.attempt += 1
+        outcome = await proceed(call)
+        if charged is not None and _is_refundable(outcome):
+            charged.refund()
+        return outcome
+
+    def _delay_s(self, call: Call, last: Outcome, outcome: Outcome, budget: RetryBudget) -> float | None:
+        """Return the wait before the next attempt, already paid for, or None if the outcome is final.
+
+        Where the last attempt was refused by ourselves it is, whatever was before.
+        """
+        now = self._clock.now()
+        body = call.request.body
+        decision = decide_retry(
+            last if isinstance(last, Rejected) else outcome,
+            attempt=call.attempt,
+            settings=call.tool.retry,
+            now=now,
+            deadline=call.deadline,
+            u=self._clock.draw(),
+            is_replayable=body is None or body.is_replayable,
+            key_until=_key_until(call),
+        )
+        if not isinstance(decision, RetryAfter) or not budget.charge(now):
+            return None
+        assert isinstance(outcome, Failed | InDoubt)
+        self._telemetry.retry_scheduled(call, outcome.fault, decision.delay_s)
+        return decision.delay_s
+
+    def _is_agents_repeat(self, call: Call) -> bool:
+        return call.lane is Lane.FORWARD and self._recent.is_repeat((call.agent, call.action), self._clock.now())
+
+    def _remember(self, call: Call, outcome: Outcome) -> None:
+        """Note a failure that an agent might now repeat; our own refusals cost the tool nothing and are not noted."""
+        if call.lane is not Lane.FORWARD or isinstance(outcome, Rejected):
+            return
+        if isinstance(outcome, Failed | InDoubt) and outcome.fault not in _WORKING:
+            self._recent.note((call.agent, call.action), self._clock.now())
+        else:
+            self._recent.forget((call.agent, call.action))
+
+    def _budget(self, tool: ToolSpec, lane: Lane) -> RetryBudget:
+        key = (tool.domain.name, lane is not Lane.FORWARD)
+        budget = self._budgets.get(key)
+        if budget is None:
+            budget = self._budgets[key] = RetryBudget(tool.retry.budget_floor, self._clock.now())
+        return budget
+
+
+def _key_until(call: Call) -> float | None:
+    """Return until when the tool remembers the call's key, or None if sending again settles nothing."""
+    if call.tool.idempotency is None or call.key is None or call.first_sent is None:
+        return None
+    return call.first_sent + call.tool.idempotency.window
+
+
+def _is_refundable(outcome: Outcome) -> bool:
+    """Whether the attempt that was charged was never sent, or its answer shows a tool at work."""
+    return not isinstance(outcome, Failed | InDoubt) or outcome.fault in _WORKING
+
+
+async def _conclude(earlier: Outcome, last: Outcome) -> Outcome:
+    """Return what both amount to; a reply that is not part of it is closed."""
+    together = conclude(earlier, last)
+    if together is not last:
+        await _close(last)
+    return together
+
+
+async def _close(outcome: Outcome) -> None:
+    if not isinstance(outcome, Rejected) and outcome.reply is not None:
+        await outcome.reply.aclose()
+
+
+def _refusal(call: Call, wait_s: float | None) -> Refusal:
+    wait = "go another way" if wait_s is None else f"wait {wait_s:.1f} s or go another way"
+    detail = (
+        f"The call {call.tool.name}.{call.operation.name} failed less than a minute ago and the retry budget of the "
+        f"domain {call.tool.domain.name} is spent; {wait} instead of repeating it."
+    )
+    return Refusal(
+        code=Code.RETRY_BUDGET,
+        detail=detail,
+        retry_after_ms=None if wait_s is None else max(1, math.ceil(wait_s * 1000)),
+        dependency=call.tool.domain.name,
+    )

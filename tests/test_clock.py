@@ -1,0 +1,68 @@
+"""The clocks: the real one keeps its promises, and waiting has a bound."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.clock import SystemClock, wait_until
+from tests.fakes import FakeClock
+
+
+async def test_the_system_clock_counts_up_and_draws_within_bounds() -> None:
+    clock = SystemClock()
+    before = clock.now()
+    await clock.sleep(0)
+    assert clock.now() >= before
+    assert clock.at() > 1_700_000_000_000
+    assert 0 <= clock.draw() < 1
+    assert len(clock.token()) == 32
+    assert clock.token() != clock.token()
+
+
+async def test_waiting_ends_with_the_future() -> None:
+    clock = FakeClock()
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiting = asyncio.ensure_future(wait_until(clock, future, clock.now() + 10))
+    await clock.advance(1)
+    future.set_result(None)
+    assert await waiting
+    await clock.settle()
+    assert clock.sleeping == 0, "no timer is left behind"
+
+
+async def test_waiting_ends_with_its_time_and_leaves_the_future_alone() -> None:
+    clock = FakeClock()
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    assert not await clock.finish(wait_until(clock, future, clock.now() + 10))
+    assert not future.done()
+
+
+async def test_a_cancelled_wait_leaves_neither_timer_nor_cancelled_future() -> None:
+    clock = FakeClock()
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiting = asyncio.ensure_future(wait_until(clock, future, clock.now() + 10))
+    await clock.settle()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await clock.settle()
+    assert clock.sleeping == 0
+    assert not future.cancelled()
+
+
+async def test_the_fake_clock_wakes_sleepers_in_order_of_time() -> None:
+    clock, woken = FakeClock(), []
+
+    async def sleeper(delay_s: float) -> None:
+        await clock.sleep(delay_s)
+        woken.append((delay_s, clock.now() - 1_000))
+
+    await clock.finish(asyncio.gather(*(sleeper(delay_s) for delay_s in (3.0, 1.0, 2.0))))
+    assert woken == [(1.0, 1.0), (2.0, 2.0), (3.0, 3.0)]
+
+
+async def test_the_fake_clock_tells_when_nobody_could_ever_wake_the_waiter() -> None:
+    with pytest.raises(AssertionError, match="nobody asleep"):
+        await FakeClock().finish(asyncio.get_running_loop().create_future())
