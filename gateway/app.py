@@ -1,1 +1,360 @@
-"""The composition root: the one file that names concrete adapters."""
+"""The composition root: the one file that names concrete adapters, and the life of a gateway.
+
+Start: journal (locked, migrated) → manifest → control plane (alive, not ready) → recovery of open runs → data plane.
+Stop: refuse new calls → let calls in flight finish, mark the rest in doubt → stop the workers → flush and close the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from aiohttp import web
+
+from gateway import __version__
+from gateway.clock import Clock, SystemClock
+from gateway.config.errors import ConfigError
+from gateway.config.source import ManifestSource, diff
+from gateway.config.watch import changes
+from gateway.core.server import Address, JournalBackend, ServerSettings
+from gateway.core.tool import Catalog
+from gateway.egress.client import ClientEgress
+from gateway.egress.spool import Spool
+from gateway.ingress.control import Control, control_app
+from gateway.ingress.http import HttpFront
+from gateway.ingress.proxy import Proxy, ProxyLimits
+from gateway.ingress.runs import Runs
+from gateway.journal import Journal, JournalStats
+from gateway.journal.memory import MemoryJournal
+from gateway.journal.sqlite import SqliteJournal
+from gateway.journal.trajectories import Trajectories
+from gateway.pipeline import Stages
+from gateway.stages.admission import AdmissionStage
+from gateway.stages.breaker import REMEMBERED, BreakerStage
+from gateway.stages.deadline import DeadlineStage
+from gateway.stages.dispatch import Dispatch
+from gateway.stages.idempotency import IdempotencyStage
+from gateway.stages.journal import JournalStage
+from gateway.stages.retry import RetryStage
+from gateway.stages.saga import SagaStage
+from gateway.stages.telemetry import TelemetryStage
+from gateway.telemetry import DomainUse, Statistics, Telemetry
+from gateway.workers.janitor import Janitor
+from gateway.workers.unwinder import Patience, Unwinder
+
+__all__ = ["Gateway", "StartError"]
+
+_log = logging.getLogger("gateway")
+
+
+class StartError(Exception):
+    """The gateway cannot start as it is set up. The message says what to change."""
+
+
+class Gateway:
+    """One gateway: its parts, its start and its end.
+
+    Attributes:
+        listen: where agents connect, with the real port, once started.
+        control: where operators connect, with the real port, once started.
+        reload_problem: why the last reload was not taken, or None.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        clock: Clock | None = None,
+        telemetry: Telemetry | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.listen = ""
+        self.control = ""
+        self.reload_problem: str | None = None
+        self._clock = clock or SystemClock()
+        self._telemetry = telemetry or Telemetry(self._clock)
+        self._environ = environ
+        self._not_ready: str | None = "starting"
+        self._stats: JournalStats | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._exit = contextlib.AsyncExitStack()
+
+    # --- start
+
+    async def start(self) -> None:
+        """Start everything, recover open runs, and listen.
+
+        Raises:
+            ConfigError: the manifest cannot be used.
+            StartError: the settings cannot be used together.
+            JournalError: the journal cannot be opened or recovered.
+            OSError: an address cannot be listened on.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self._exit.aclose()
+            raise
+
+    async def _start(self) -> None:
+        settings = self.settings
+        self._refuse_open_doors()
+        self._journal = await self._open_journal()
+        self._exit.push_async_callback(self._journal.close)
+        salt = await self._journal.meta("salt", bytes.fromhex(self._clock.token() + self._clock.token()))
+        digest_key = await self._journal.meta("digest_key", bytes.fromhex(self._clock.token()))
+        if settings.manifest is None:
+            raise StartError("No manifest was named. Start with --manifest PATH; `seawall check PATH` says what is in it.")
+        self._source = ManifestSource(
+            settings.manifest, secrets=settings.secrets, environ=self._environ, digest_key=digest_key
+        )
+        self._catalog = await asyncio.to_thread(self._source.load)
+        self._build(salt)
+        await self._restore()
+        await self._serve_control()
+        runs = await self._trajectories.recover()
+        self._unwinder.run_once()
+        _log.info("recovered", extra={"event": "recovered", "open_runs": len(runs)})
+        await self._serve_agents()
+        self._spawn(self._janitor.run(), "janitor")
+        self._spawn(self._refresh(), "figures")
+        if settings.watch:
+            self._spawn(self._watch(), "watch the manifest")
+        self._not_ready = None
+        _log.info("listening", extra={"event": "listening", "listen": self.listen, "control": self.control})
+
+    def _refuse_open_doors(self) -> None:
+        if self.settings.allow_unauthenticated:
+            return
+        for name, address in (("listen", self.settings.listen_address), ("control", self.settings.control_address)):
+            if not address.is_local:
+                raise StartError(
+                    f"{name} {address} can be reached from other machines, and nobody who connects proves who they are. "
+                    "Listen on 127.0.0.1 or a Unix socket, or set allow_unauthenticated behind a network policy."
+                )
+
+    async def _open_journal(self) -> Journal:
+        if self.settings.journal.backend is JournalBackend.MEMORY:
+            return MemoryJournal()
+        return await SqliteJournal.open(Path(self.settings.data), on_commit=self._telemetry.journal_committed)
+
+    def _build(self, salt: bytes) -> None:
+        settings, clock, telemetry, journal = self.settings, self._clock, self._telemetry, self._journal
+        limits = settings.limits
+        self._spool = Spool(Path(settings.data) / "spool", memory_limit=limits.answer_memory)
+        self._exit.callback(self._spool.close)
+        self._egress = ClientEgress(self._spool)
+        self._exit.push_async_callback(self._egress.close)
+        self._trajectories = Trajectories(
+            journal, clock, telemetry, salt=salt, implicit_steps=settings.runs.implicit_steps
+        )
+        breaker = BreakerStage(clock, telemetry, journal.remember)
+        self._stages = Stages(
+            telemetry=TelemetryStage(clock, telemetry),
+            idempotency=IdempotencyStage(self._trajectories, journal, clock),
+            saga=SagaStage(self._trajectories, journal, telemetry),
+            deadline=DeadlineStage(clock, telemetry),
+            retry=RetryStage(clock, telemetry),
+            admission=AdmissionStage(clock, telemetry, breaker.peek),
+            breaker=breaker,
+            journal=JournalStage(self._trajectories, clock, telemetry),
+            dispatch=Dispatch(self._egress, clock, telemetry),
+        )
+        pipeline = self._stages.pipeline()
+        self._unwinder = Unwinder(
+            self._trajectories, pipeline, self.catalog, clock, telemetry, Patience(elapsed_s=settings.runs.unwind)
+        )
+        self._exit.push_async_callback(self._unwinder.close)
+        self._trajectories.on_unwinding = self._wake_unwinder
+        self._runs = Runs(self._trajectories, clock)
+        self._janitor = Janitor(self._trajectories, clock, telemetry, idle_s=settings.runs.implicit_idle)
+        self._proxy = Proxy(
+            self._catalog,
+            pipeline,
+            self._runs,
+            self._trajectories,
+            self._spool,
+            clock,
+            telemetry,
+            ProxyLimits(body_memory=limits.body_memory, body_max=limits.body_max, in_flight=limits.in_flight),
+        )
+        telemetry.observe(self._statistics)
+        self._in_force(self._catalog)
+
+    async def _restore(self) -> None:
+        self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
+        self._stages.breaker.reconfigure(self._catalog)
+
+    async def _serve_control(self) -> None:
+        control = Control(
+            runs=self._runs,
+            journal=self._journal,
+            metrics=self._telemetry.render,
+            readiness=self._readiness,
+            statistics={
+                "breakers": self._stages.breaker.statistics,
+                "domains": self._stages.admission.statistics,
+                "manifest": self._manifest_status,
+                "status": self._status,
+            },
+        )
+        runner = web.AppRunner(control_app(control), access_log=None, handle_signals=False)
+        await runner.setup()
+        self._exit.push_async_callback(runner.cleanup)
+        address = self.settings.control_address
+        if address.path:
+            await web.UnixSite(runner, address.path).start()
+            self.control = str(address)
+        else:
+            site = web.TCPSite(runner, address.host or None, address.port)
+            await site.start()
+            self.control = _url(runner.addresses[0], address)
+
+    async def _serve_agents(self) -> None:
+        self._front = HttpFront(self._proxy)
+        self._exit.push_async_callback(self._front.close)
+        address = self.settings.listen_address
+        if address.path:
+            await self._front.listen_unix(address.path)
+            self.listen = str(address)
+        else:
+            port = await self._front.listen_tcp(address.host, address.port)
+            self.listen = _url((address.host, port), address)
+
+    # --- the manifest in force
+
+    def catalog(self) -> Catalog:
+        """Return the catalog in force."""
+        return self._catalog
+
+    async def reload(self) -> bool:
+        """Load the manifest again; swap what changed, or leave everything as it is if it is bad. Returns whether it was
+        taken. Calls in flight keep the tool they started with."""
+        try:
+            catalog = await asyncio.to_thread(self._source.load, self._catalog)
+        except ConfigError as error:
+            self.reload_problem = str(error)
+            _log.error("reload refused, the running manifest stays in force", extra={"event": "reload", "problem": str(error)})
+            return False
+        change = diff(self._catalog, catalog)
+        self.reload_problem = None
+        self._catalog = self._proxy.catalog = catalog
+        self._in_force(catalog)
+        _log.info("reloaded", extra={"event": "reload", "change": str(change)})
+        return True
+
+    def _in_force(self, catalog: Catalog) -> None:
+        self._telemetry.manifest_loaded(catalog.tools)
+        self._telemetry.redact(_secrets(catalog))
+        self._stages.retry.reconfigure(catalog)
+        self._stages.admission.reconfigure(catalog)
+        self._stages.breaker.reconfigure(catalog)
+
+    async def _watch(self) -> None:
+        async for _ in changes(self._source, asyncio.Event()):
+            await self.reload()
+
+    # --- figures
+
+    def _readiness(self) -> str | None:
+        if self._not_ready is not None:
+            return self._not_ready
+        return None if self._journal.is_healthy else "the journal cannot write"
+
+    def _statistics(self) -> Statistics:
+        pools = self._stages.admission.statistics()
+        return Statistics(
+            domains={
+                name: DomainUse(in_use=_number(pool, "in_flight"), queued=_number(pool, "queued"))
+                for name, pool in pools.items()
+            },
+            open_trajectories=len(self._trajectories),
+            journal_queued=0 if self._stats is None else self._stats.queued,
+        )
+
+    async def _refresh(self) -> None:
+        while True:
+            self._stats = await self._journal.stats()
+            await self._clock.sleep(5.0)
+
+    def _manifest_status(self) -> Mapping[str, object]:
+        catalog = self._catalog
+        return {
+            "path": str(self._source.path),
+            "digest": catalog.digest,
+            "reload_problem": self.reload_problem,
+            "warnings": [str(warning) for warning in self._source.warnings],
+            "tools": {
+                name: {"upstream": tool.upstream.origin, "domain": tool.domain.name, "operations": sorted(tool.operations)}
+                for name, tool in catalog.tools.items()
+            },
+        }
+
+    def _status(self) -> Mapping[str, object]:
+        return {
+            "version": __version__,
+            "ready": self._readiness() is None,
+            "reason": self._readiness(),
+            "open_trajectories": len(self._trajectories),
+            **self._proxy.statistics(),
+            **self._unwinder.statistics(),
+            "manifest_digest": self._catalog.digest,
+            "reload_problem": self.reload_problem,
+        }
+
+    # --- stop
+
+    async def failed(self) -> None:
+        """Return when the journal can no longer be relied on, so that the process has to end."""
+        await self._journal.fatal()
+
+    async def stop(self) -> None:
+        """Drain and stop. Calls in flight have `settings.drain` seconds; what is left then is in doubt."""
+        self._not_ready = "shutting down"
+        self._proxy.is_admitting = False
+        self._front.stop_accepting()
+        began = self._clock.now()
+        await self._front.wait_idle(self.settings.drain)
+        cut = await self._proxy.drain(max(0.0, self.settings.drain - (self._clock.now() - began)))
+        if cut:
+            _log.warning("calls were cut off and are in doubt", extra={"event": "drain", "calls": cut})
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._trajectories.flush_refusals()
+        await self._exit.aclose()
+        _log.info("stopped", extra={"event": "stopped"})
+
+    def _wake_unwinder(self) -> None:
+        # In the next pass of the loop: the run is being changed right now.
+        asyncio.get_running_loop().call_soon(self._unwinder.run_once)
+
+    def _spawn(self, coroutine: object, name: str) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._telemetry.background_failed(task.get_name(), error)
+
+
+def _url(bound: object, address: Address) -> str:
+    port = bound[1] if isinstance(bound, tuple) else address.port
+    host = f"[{address.host}]" if ":" in address.host else address.host or "127.0.0.1"
+    return f"http://{host}:{port}"
+
+
+def _number(pool: Mapping[str, object], name: str) -> int:
+    value = pool.get(name, 0)
+    return value if isinstance(value, int) else 0
+
+
+def _secrets(catalog: Catalog) -> list[str | bytes]:
+    return [tool.credential[1] for tool in catalog.tools.values() if tool.credential is not None]

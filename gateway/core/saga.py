@@ -275,7 +275,7 @@ def admits(state: Trajectory, operation: Operation) -> Refusal | None:
         return _closed(state)
     if operation.is_read:
         return None
-    if state.pivot is not None and not operation.is_idempotent:
+    if state.pivot is not None and (operation.tier is Tier.PIVOT or not operation.is_idempotent):
         return Refusal(
             code=Code.PIVOT_ORDER,
             detail=f"Run {state.id} has its irreversible step (step {state.pivot}) already, and {operation.name} is "

@@ -263,7 +263,6 @@ class Proxy:
                     reply.status, reply.reason, (*reply.headers, *marks), reply.body, self._delivery(call), reply.aclose
                 )
             case Rejected(refusal):
-                self._telemetry.refused(call.tool.name, refusal.code)
                 self._trajectories.note_refusal(call.trajectory, refusal.code, call.tool.name, call.operation.name)
                 return refuse(refusal, call, self._delivery(call))
             case Failed(refusal=refusal):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import orjson
@@ -47,10 +46,9 @@ class Shown:
 class Runs:
     """The verbs, free of any framework."""
 
-    def __init__(self, trajectories: Trajectories, clock: Clock, wake_unwinder: Callable[[], None]) -> None:
+    def __init__(self, trajectories: Trajectories, clock: Clock) -> None:
         self._trajectories = trajectories
         self._clock = clock
-        self._wake_unwinder = wake_unwinder
 
     async def __call__(self, request: IncomingRequest) -> OutgoingResponse:
         """Answer one data-plane request below `/seawall/`."""
@@ -134,7 +132,6 @@ class Runs:
         refusal = await self._trajectories.decided(run, Abort(reason=reason[:1000], by=by))
         if refusal is not None:
             return refusal
-        self._wake_unwinder()
         deadline = self._clock.now() + wait_s
         while run.state.phase is Phase.COMPENSATING and (left := deadline - self._clock.now()) > 0:
             await asyncio.wait((run.changed(),), timeout=left)

@@ -9,11 +9,10 @@ from gateway.core.message import Headers, Reply, Request, without_headers
 from gateway.core.outcome import Outcome, Rejected
 from gateway.core.verdict import classify
 from gateway.egress import Egress, Timings
-from gateway.telemetry import Telemetry
+from gateway.telemetry import Telemetry, outgoing
 
 __all__ = ["Dispatch"]
 
-_TRACE = frozenset({b"traceparent", b"tracestate"})
 _ACCEPT_ENCODING = frozenset({b"accept-encoding"})
 
 
@@ -31,6 +30,7 @@ class Dispatch:
         span = self._telemetry.attempt_started(call)
         try:
             exchange = await self._egress.send(call.tool, self._request(call), self._timings(call, started))
+            call.exchange_s = self._clock.now() - started
             outcome = classify(exchange, call.tool, call.operation, self._clock.at())
             if isinstance(exchange, Reply) and (isinstance(outcome, Rejected) or outcome.reply is not exchange):
                 await exchange.aclose()
@@ -51,15 +51,9 @@ class Dispatch:
 
     def _request(self, call: Call) -> Request:
         request = call.request
-        headers = request.headers
-        if call.traceparent is not None:
-            headers = (*without_headers(headers, _TRACE), (b"traceparent", call.traceparent))
-            if call.tracestate is not None:
-                headers = (*headers, (b"tracestate", call.tracestate))
+        headers = outgoing(call)
         if not call.operation.is_read or call.lane is Lane.COMPENSATION:
             headers = self._for_writes(call, headers)
-        if headers is request.headers:
-            return request
         return Request(
             request.method,
             request.target,

@@ -115,7 +115,8 @@ class IdempotencyStage:
                 refusal = self._cannot_settle(call, step)
                 if refusal is not None:
                     return Rejected(refusal)
-                call.step, call.key = step.number, step.key
+                call.step, call.key, call.is_in_doubt = step.number, step.key, True
+                call.first_sent = self._clock.now() - (self._clock.at() - step.intended_at) / 1000
                 return await self._lead(call, proceed, flight_key)
             case Mismatch(step):
                 return Rejected(Refusal(

@@ -21,7 +21,7 @@ from gateway.core.message import Body, BytesBody, Reply
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.records import ReadObserved, RecordedReply, StepCommitted, StepFailed, StepInDoubt
 from gateway.core.retry import conclude
-from gateway.core.saga import admits
+from gateway.core.saga import Doubt, admits
 from gateway.core.tool import BoundRequest
 from gateway.journal import Conflict, Journal, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
@@ -188,7 +188,7 @@ class SagaStage:
     def _note_broken_off(self, run: Run, call: Call, error: BaseException) -> None:
         """A call that was torn out of the pipeline after its intent: its effect is unknown."""
         detail = f"the call was broken off in the gateway ({type(error).__name__}) after its intent was written"
-        self._trajectories.record(run, [StepInDoubt(step=call.step or 0, fault="cancelled", detail=detail)])
+        self._trajectories.decide(run, Doubt(step=call.step or 0, fault=Fault.CANCELLED.value, detail=detail))
 
 
 async def _concluded(call: Call, last: Outcome) -> Outcome:

@@ -33,7 +33,17 @@ from gateway.telemetry.verdict import Verdict, judge
 __all__ = ["Telemetry"]
 
 STEP_STATES = frozenset(
-    {"intended", "committed", "failed", "in_doubt", "escalated", "compensating", "compensated", "compensation_failed"}
+    {
+        "intended",
+        "committed",
+        "failed",
+        "in_doubt",
+        "escalated",
+        "compensating",
+        "compensated",
+        "skipped",
+        "compensation_failed",
+    }
 )
 TRAJECTORY_STATES = frozenset(
     {"preparing", "pivot", "finalizing", "succeeded", "compensating", "aborted_clean", "frozen", "closed"}

@@ -157,9 +157,10 @@ def test_a_second_pivot_is_refused() -> None:
     """Invariant 5: at most one."""
     run = opened().given(begin(operation(Tier.PIVOT, "payout")), Complete(step=1, reply=OK))
     assert run.state.phase is Phase.FINALIZING
-    refusal = run.when(begin(operation(Tier.PIVOT, "payout"), "a2"))
-    assert isinstance(refusal, Refusal)
-    assert refusal.code is Code.PIVOT_ORDER
+    for idempotent in (False, True):
+        refusal = run.when(begin(operation(Tier.PIVOT, "payout", idempotent=idempotent), "a2"))
+        assert isinstance(refusal, Refusal)
+        assert refusal.code is Code.PIVOT_ORDER
 
 
 @pytest.mark.parametrize("tier", [Tier.REVERSIBLE, Tier.COMPENSABLE, Tier.UNMANAGED])
