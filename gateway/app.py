@@ -170,7 +170,7 @@ class Gateway:
         )
         self._exit.push_async_callback(self._unwinder.close)
         self._trajectories.on_unwinding = self._wake_unwinder
-        self._runs = Runs(self._trajectories, clock)
+        self._runs = Runs(self._trajectories, self._spool, clock)
         self._janitor = Janitor(self._trajectories, clock, telemetry, idle_s=settings.runs.implicit_idle)
         self._proxy = Proxy(
             self._catalog,
@@ -310,7 +310,7 @@ class Gateway:
 
     async def failed(self) -> None:
         """Return when the journal can no longer be relied on, so that the process has to end."""
-        await self._journal.fatal()
+        await self._journal.wait_fatal()
 
     async def stop(self) -> None:
         """Drain and stop. Calls in flight have `settings.drain` seconds; what is left then is in doubt."""

@@ -22,13 +22,13 @@ from gateway.core.call import Call, Handler
 from gateway.core.canonical import action_digest, fingerprint
 from gateway.core.codes import Code
 from gateway.core.manifest import Tier
-from gateway.core.message import Body, BytesBody, Headers, Request, first_header
+from gateway.core.message import Body, BytesBody, Headers, Reply, Request, first_header
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.paths import BadTarget, split_target
 from gateway.core.problem import problem
 from gateway.core.tool import AmbiguousPath, Catalog, Match, ToolSpec
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
-from gateway.ingress.http import IncomingRequest, OutgoingResponse
+from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.journal.trajectories import Trajectories
 from gateway.telemetry import Telemetry
 
@@ -154,7 +154,7 @@ class Proxy:
                 has_side_effects=not operation.is_read,
                 capture_answer=not operation.is_read,
             ),
-            agent=agent.decode("ascii") if agent is not None else request.peer,
+            agent=agent.decode("ascii") if agent is not None else request.peer or "local",
             started=now,
             deadline=now + operation.timeouts.total,
             trajectory=named[0],
@@ -192,12 +192,16 @@ class Proxy:
     async def _capture(self, request: IncomingRequest, call: Call) -> Refusal | None:
         limits = self._limits
         try:
-            body: Body = await request.read_all(self._spool, memory_limit=limits.body_memory, max_bytes=limits.body_max)
+            body: Body = await request.read_all(self._spool, max_bytes=limits.body_max, memory_limit=limits.body_memory)
         except TooLarge:
             return Refusal(
                 code=Code.PAYLOAD_TOO_LARGE,
                 dependency=call.tool.name,
                 detail=f"The body is larger than {limits.body_max} bytes (setting limits.body_max). Nothing was sent.",
+            )
+        except UploadBroken as error:
+            return Refusal(
+                code=Code.INVALID_ARGUMENTS, dependency=call.tool.name, detail=f"Nothing was sent: {error}."
             )
         except SpoolFailed as error:
             return Refusal(
@@ -255,13 +259,9 @@ class Proxy:
             case Success(reply, is_replay):
                 if is_replay:
                     marks = (*marks, (b"Seawall-Replayed", b"true"))
-                return OutgoingResponse(
-                    reply.status, reply.reason, (*reply.headers, *marks), reply.body, self._delivery(call), reply.aclose
-                )
+                return self._pass_on(call, reply, marks)
             case Failed(reply=reply) if reply is not None:
-                return OutgoingResponse(
-                    reply.status, reply.reason, (*reply.headers, *marks), reply.body, self._delivery(call), reply.aclose
-                )
+                return self._pass_on(call, reply, marks)
             case Rejected(refusal):
                 self._trajectories.note_refusal(call.trajectory, refusal.code, call.tool.name, call.operation.name)
                 return refuse(refusal, call, self._delivery(call))
@@ -271,6 +271,16 @@ class Proxy:
                 return refuse(refusal, call, None, None if reply is None else reply.aclose)
             case _ as never:
                 assert_never(never)
+
+    def _pass_on(self, call: Call, reply: Reply, marks: Headers) -> OutgoingResponse:
+        return OutgoingResponse(
+            status=reply.status,
+            reason=reply.reason,
+            headers=(*reply.headers, *marks),
+            body=reply.body,
+            on_delivered=self._delivery(call),
+            release=reply.aclose,
+        )
 
     def _delivery(self, call: Call) -> Callable[[], None] | None:
         if call.step is None or call.operation.is_read:
@@ -305,14 +315,20 @@ def refuse(
     refusal: Refusal,
     call: Call | None = None,
     on_delivered: Callable[[], None] | None = None,
-    aclose: Callable[[], Awaitable[None]] | None = None,
+    release: Callable[[], Awaitable[None]] | None = None,
 ) -> OutgoingResponse:
     """Return a refusal as a problem JSON answer."""
     trajectory = None if call is None else call.trajectory or None
     step = None if call is None else call.step
     told = problem(refusal, trajectory=trajectory, step=step)
     marks = () if call is None else _marks(call)
-    return OutgoingResponse(told.status, b"", (*told.headers, *marks), BytesBody(told.body), on_delivered, aclose)
+    return OutgoingResponse(
+        status=told.status,
+        headers=(*told.headers, *marks),
+        body=BytesBody(told.body),
+        on_delivered=on_delivered,
+        release=release,
+    )
 
 
 def _marks(call: Call) -> Headers:

@@ -19,7 +19,8 @@ from gateway.core.outcome import Refusal
 from gateway.core.saga import Abort, Commit, Open
 from gateway.core.trajectory import Phase
 from gateway.core.views import trajectory_view
-from gateway.ingress.http import IncomingRequest, OutgoingResponse
+from gateway.egress.spool import Spool, TooLarge
+from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.ingress.proxy import refuse
 from gateway.journal import Conflict, JournalUnavailable
 from gateway.journal.trajectories import Trajectories
@@ -46,8 +47,9 @@ class Shown:
 class Runs:
     """The verbs, free of any framework."""
 
-    def __init__(self, trajectories: Trajectories, clock: Clock) -> None:
+    def __init__(self, trajectories: Trajectories, spool: Spool, clock: Clock) -> None:
         self._trajectories = trajectories
+        self._spool = spool
         self._clock = clock
 
     async def __call__(self, request: IncomingRequest) -> OutgoingResponse:
@@ -57,12 +59,16 @@ class Runs:
         if parts[:3] != ["seawall", "v1", "trajectories"] or len(parts) > 5:
             return _plain(404, {"detail": "Nothing is served here. The runs API is at /seawall/v1/trajectories."})
         try:
-            body = await request.read_all(None, memory_limit=_BODY_MAX, max_bytes=_BODY_MAX)
+            body = await request.read_all(self._spool, max_bytes=_BODY_MAX, memory_limit=_BODY_MAX)
             arguments = _arguments(body.data if isinstance(body, BytesBody) else b"")
             if isinstance(arguments, Refusal):
                 return refuse(arguments)
-            agent = (first_header(request.headers, b"seawall-agent") or request.peer.encode()).decode("latin-1")
+            agent = (first_header(request.headers, b"seawall-agent") or request.peer.encode() or b"local").decode("latin-1")
             answer = await self._route(request.method, parts[3:], arguments, agent)
+        except TooLarge:
+            answer = Refusal(code=Code.PAYLOAD_TOO_LARGE, detail=f"The body is larger than {_BODY_MAX} bytes.")
+        except UploadBroken as error:
+            answer = Refusal(code=Code.INVALID_ARGUMENTS, detail=f"Nothing was done: {error}.")
         except (JournalUnavailable, Conflict) as error:
             answer = Refusal(
                 code=Code.JOURNAL_UNAVAILABLE,
@@ -183,4 +189,4 @@ def _unknown(name: str) -> Refusal:
 
 def _plain(status: int, view: dict[str, object]) -> OutgoingResponse:
     body = orjson.dumps(view, option=orjson.OPT_APPEND_NEWLINE)
-    return OutgoingResponse(status, b"", ((b"Content-Type", b"application/json"),), BytesBody(body))
+    return OutgoingResponse(status=status, headers=((b"Content-Type", b"application/json"),), body=BytesBody(body))

@@ -202,6 +202,9 @@ class Journal(Protocol):
     def is_healthy(self) -> bool:
         """Whether appends can be expected to succeed: the last commit did, and nothing waits for too long."""
 
+    async def wait_fatal(self) -> None:
+        """Return when the disk failed in a way that only a new start can clear up; else never."""
+
     async def flush(self) -> None:
         """Return when everything queued so far, lazy appends included, is durable.
 

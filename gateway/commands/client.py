@@ -1,0 +1,83 @@
+"""Talking to a running gateway's control plane, for the commands that do."""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from gateway.commands import EXIT_REFUSED, EXIT_UNREACHABLE
+
+__all__ = ["control_option", "fetch", "json_option", "segment", "show"]
+
+_TIMEOUT_S = 60.0
+
+
+def control_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--control`."""
+    return click.option(
+        "--control",
+        default="127.0.0.1:9090",
+        envvar="SEAWALL_CONTROL",
+        show_default=True,
+        help="The gateway's control address.",
+    )(command)
+
+
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def segment(name: str) -> str:
+    """Return a name as one segment of a path."""
+    return quote(name, safe="")
+
+
+def fetch(control: str, method: str, path: str, body: object = None, *, as_json: bool = False) -> dict[str, Any]:
+    """Return the control plane's JSON answer; end the program where there is none, or it is a no."""
+    base = control if control.startswith("http") else f"http://{control}"
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(base + path, data=data, method=method)  # noqa: S310 - the operator's own address
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=_TIMEOUT_S) as answer:
+            return dict(json.loads(answer.read()))
+    except urllib.error.HTTPError as error:
+        told = _read(error)
+        if as_json:
+            click.echo(json.dumps(told))
+        click.echo(f"seawall: {told.get('detail') or error.reason}", err=True)
+        sys.exit(EXIT_REFUSED)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        click.echo(f"seawall: no gateway answers at {control}: {reason}. Is it running? See --control.", err=True)
+        sys.exit(EXIT_UNREACHABLE)
+
+
+def _read(error: urllib.error.HTTPError) -> dict[str, Any]:
+    try:
+        return dict(json.loads(error.read()))
+    except (OSError, ValueError):
+        return {}
+
+
+def show(rows: list[list[str]], heads: list[str]) -> None:
+    """Print a table: drawn on a terminal, tab-separated elsewhere."""
+    if not sys.stdout.isatty():
+        for row in rows:
+            click.echo("\t".join(row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*heads, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
