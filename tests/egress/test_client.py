@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import hashlib
-import os
 import random
 import socket
 import ssl
@@ -13,80 +11,17 @@ import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import aiohttp
-import psutil
 import pytest
 
 from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
 from gateway.core.headers import HOP_BY_HOP
-from gateway.core.message import Body, BytesBody, Headers, Reply, Request
+from gateway.core.message import BytesBody, Reply, Request
 from gateway.egress import StreamBroken, Timings
 from gateway.egress.client import ClientEgress
-from gateway.egress.spool import Spool, SpooledBody
+from gateway.egress.spool import SpooledBody
 from tests.origin import Answer, Drop, Exchange, Feed, Hang, Origin, Raw, pattern, pattern_digest
-from tests.tools import make_tool
-
-MIB = 1 << 20
-LONG = Timings(connect_s=20, first_byte_s=20, idle_s=20, total_s=20)
-SOON = 0.05
-
-
-@pytest.fixture
-async def origin() -> AsyncIterator[Origin]:
-    async with Origin() as made:
-        yield made
-
-
-@pytest.fixture
-async def egress(tmp_path: Path) -> AsyncIterator[ClientEgress]:
-    spool = Spool(tmp_path / "spool", memory_limit=MIB)
-    made = ClientEgress(spool, answer_limit=80 * MIB)
-    yield made
-    await made.close()
-    spool.close()
-
-
-def get(target: bytes = b"/x", headers: Headers = ()) -> Request:
-    return Request("GET", target, headers, has_side_effects=False, capture_answer=False)
-
-
-def post(body: bytes | Body | None = b"{}", headers: Headers = (), target: bytes = b"/x") -> Request:
-    return Request("POST", target, headers, BytesBody(body) if isinstance(body, bytes) else body)
-
-
-def answered(outcome: Reply | Broken) -> Reply:
-    assert isinstance(outcome, Reply), outcome
-    return outcome
-
-
-def broken(outcome: Reply | Broken) -> tuple[Fault, Dispatched]:
-    assert isinstance(outcome, Broken), outcome
-    return outcome.fault, outcome.dispatched
-
-
-async def read(reply: Reply) -> bytes:
-    try:
-        return b"".join([data async for data in reply.body.chunks()])
-    finally:
-        await reply.aclose()
-
-
-class Stream:
-    """A request body that is no bytes."""
-
-    is_replayable = False
-
-    def __init__(self, chunks: AsyncIterator[bytes], size: int | None = None) -> None:
-        self._chunks = chunks
-        self.size = size
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        return self._chunks
-
-    async def aclose(self) -> None:
-        """Nothing to give back."""
-
+from tests.tools import LONG, MIB, SOON, Stream, answered, broken, get, make_tool, post, read, rss_bytes
 
 # What is sent
 
@@ -164,10 +99,10 @@ async def test_a_request_that_http_cannot_carry_is_not_sent(origin: Origin, egre
 async def test_a_64_mib_upload_needs_no_memory(origin: Origin, egress: ClientEgress, is_sized: bool) -> None:
     size = 64 * MIB
     tool = make_tool("127.0.0.1", origin.port)
-    before = _rss()
+    before = rss_bytes()
     body = Stream(pattern(size), size if is_sized else None)
     await read(answered(await egress.send(tool, post(body), LONG)))
-    assert _rss() - before < 16 * MIB
+    assert rss_bytes() - before < 16 * MIB
     received = origin.requests[0]
     assert (received.body_bytes, received.digest) == (size, pattern_digest(size))
     assert received.values(b"transfer-encoding") == ([] if is_sized else [b"chunked"])
@@ -251,7 +186,7 @@ async def test_64_mib_down_need_no_memory(origin: Origin, egress: ClientEgress, 
     size = 64 * MIB
     origin.default = Answer(200, lambda: pattern(size), framing=framing, declared_length=size)  # type: ignore[arg-type]
     tool = make_tool("127.0.0.1", origin.port)
-    before = _rss()
+    before = rss_bytes()
     reply = answered(await egress.send(tool, get(), LONG))
     digest = hashlib.sha256()
     async for data in reply.body.chunks():
@@ -262,7 +197,7 @@ async def test_64_mib_down_need_no_memory(origin: Origin, egress: ClientEgress, 
     assert isinstance(captured.body, SpooledBody)
     assert captured.body.size == size
     await captured.aclose()
-    assert _rss() - before < 16 * MIB
+    assert rss_bytes() - before < 16 * MIB
 
 
 async def test_a_captured_answer_beyond_its_limit_is_given_up(origin: Origin, egress: ClientEgress) -> None:
@@ -393,13 +328,6 @@ async def test_a_dropped_call_is_dispatched_once(origin: Origin, egress: ClientE
     assert origin.ledger.effects("k") == 1
 
 
-async def test_the_private_switch_against_second_sendings_still_exists(egress: ClientEgress) -> None:
-    """If aiohttp renames it, this fails before money is sent twice."""
-    assert egress._session._retry_connection is False
-    async with aiohttp.ClientSession() as plain:
-        assert plain._retry_connection is True
-
-
 async def test_nothing_left_if_there_was_no_connection(egress: ClientEgress, origin: Origin) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -512,67 +440,6 @@ async def test_cancelling_closes_the_connection_and_passes_on(origin: Origin, eg
     await request.gone.wait()
 
 
-# Kept connections
-
-
-@pytest.mark.parametrize(
-    "stray", [b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nPOISON", b"HTTP/1.1 200 OK\r\nX: ", b"?"]
-)
-@pytest.mark.parametrize("is_late", [True, False])
-async def test_an_answer_nobody_asked_for_answers_no_other_call(
-    origin: Origin, egress: ClientEgress, stray: bytes, is_late: bool
-) -> None:
-    """aio-libs/aiohttp#13656: bytes waiting on an idle connection became the next caller's answer."""
-    hold = asyncio.Event()
-    origin.on("/x", Answer(200, b"first", after=stray, after_hold=hold if is_late else None), Answer(200, b"second"))
-    tool = make_tool("127.0.0.1", origin.port)
-    first = await egress.send(tool, post(), LONG)
-    assert isinstance(first, Broken) or await read(first) == b"first"
-    hold.set()
-    await asyncio.sleep(SOON)
-    assert await read(answered(await egress.send(tool, post(), LONG))) == b"second"
-    assert origin.connections == 2
-
-
-async def test_stray_bytes_that_the_loop_has_not_seen_yet_are_seen_too(origin: Origin, egress: ClientEgress) -> None:
-    """Between the bytes' arrival and the loop's next turn only the kernel knows of them."""
-    tool = make_tool("127.0.0.1", origin.port)
-    connections: list[asyncio.StreamWriter] = []
-
-    async def remember(exchange: Exchange) -> None:
-        connections.append(exchange.writer)
-        await exchange.answer(200, b"first")
-
-    origin.default = remember
-    await read(answered(await egress.send(tool, post(), LONG)))
-    origin.default = Answer(200, b"second")
-    stray = connections[0].get_extra_info("socket")
-    os.write(stray.fileno(), b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nPOISON")
-    assert await read(answered(await egress.send(tool, post(), LONG))) == b"second"
-    assert origin.connections == 2
-
-
-async def test_a_kept_connection_that_the_tool_closed_is_not_used(origin: Origin, egress: ClientEgress) -> None:
-    """Otherwise each such write would be in doubt."""
-    origin.on("/x", Answer(200, b"first", ending="close"), Answer(200, b"second"))
-    tool = make_tool("127.0.0.1", origin.port)
-    await read(answered(await egress.send(tool, post(), LONG)))
-    await origin.requests[0].gone.wait()
-    assert await read(answered(await egress.send(tool, post(), LONG))) == b"second"
-
-
-async def test_a_fresh_connection_can_be_demanded(origin: Origin, egress: ClientEgress) -> None:
-    tool = make_tool("127.0.0.1", origin.port)
-    await read(answered(await egress.send(tool, post(), LONG)))
-    pivot = post()
-    pivot.fresh_connection = True
-    await read(answered(await egress.send(tool, pivot, LONG)))
-    assert [one.connection for one in origin.requests] == [1, 2]
-    for _ in range(3):
-        await read(answered(await egress.send(tool, post(), LONG)))
-    assert origin.connections == 2
-
-
 async def test_no_answer_reaches_another_call_whatever_is_cancelled(origin: Origin, egress: ClientEgress) -> None:
     """aio-libs/aiohttp#12795, #12953, #7864: cancelled and timed-out calls left poisoned connections behind."""
     chance = random.Random(7)
@@ -661,8 +528,3 @@ def _has_ipv6() -> bool:
     except OSError:
         return False
     return True
-
-
-def _rss() -> int:
-    gc.collect()
-    return int(psutil.Process().memory_info().rss)
