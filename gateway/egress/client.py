@@ -191,6 +191,9 @@ def _head_problem(response: aiohttp.ClientResponse) -> str:
     coding = first_header(response.raw_headers, b"transfer-encoding")
     if coding is not None and coding.strip().lower() != b"chunked":
         return "a transfer coding other than chunked"
+    values = b"".join([value for _, value in response.raw_headers])
+    if len(values.translate(None, b"\r\n\0")) != len(values):
+        return "a header field with a line break or NUL in it"
     return ""
 
 
