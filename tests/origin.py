@@ -142,7 +142,7 @@ class Received:
         head: request line and header fields, byte for byte, with the empty line.
         body: the body without chunk framing, unless larger than 1 MiB (then empty; see `digest` and `body_bytes`).
         digest: SHA-256 of the body, once `is_complete`.
-        gone: set once the peer has closed or reset the connection.
+        gone: set once the peer has closed or reset the connection (unseen while much of what it sent waits unread).
     """
 
     connection: int
@@ -206,11 +206,11 @@ class Exchange:
     async def _body(self) -> AsyncIterator[bytes]:
         request = self.request
         if any(b"chunked" in value.lower() for value in request.values(b"transfer-encoding")):
-            while size := int((await self.reader.readline()).split(b";")[0].strip() or b"-", 16):
+            while size := int((await self.reader.readuntil(b"\r\n")).split(b";")[0], 16):
                 async for data in self._exactly(size):
                     yield data
                 await self.reader.readexactly(2)
-            while (await self.reader.readline()).strip():
+            while await self.reader.readuntil(b"\r\n") != b"\r\n":
                 pass
         elif lengths := request.values(b"content-length"):
             async for data in self._exactly(int(lengths[0])):
@@ -514,7 +514,7 @@ class Origin:
         assert isinstance(protocol, _Connection)
         try:
             await self._exchanges(reader, writer, protocol.gone, self.connections)
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             pass
         except Exception as error:
             self.errors.append(error)

@@ -64,11 +64,14 @@ class Request:
 
     Attributes:
         method: as the agent wrote it.
-        target: raw origin-form target towards the tool: path and query, percent-encoding untouched.
+        target: raw path and query below the tool's upstream, percent-encoding untouched; egress puts the upstream's
+            own prefix in front.
         headers: end-to-end fields only; Host and framing fields are egress's own business.
         body: replayable if the call may be attempted twice; None sends no body at all.
         has_side_effects: False for reads; decides whether a broken exchange is `Failed` or `InDoubt`.
         capture_answer: read the whole answer before returning (writes) instead of streaming it (reads).
+        fresh_connection: never use a kept connection, which the tool may be closing just now (pivots: a stale one
+            costs a call in doubt, a new one a round trip).
     """
 
     method: str
@@ -77,6 +80,7 @@ class Request:
     body: Body | None = None
     has_side_effects: bool = True
     capture_answer: bool = True
+    fresh_connection: bool = False
 
 
 @dataclass(slots=True)

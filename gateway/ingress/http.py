@@ -1,0 +1,560 @@
+"""The front towards agents: HTTP/1.1 in and out over aiohttp's low-level server, with bytes and bodies at the seam.
+
+aiohttp accepts, parses and keeps connections alive; everything it would add on the way out is bypassed: the head is
+written as it was given (no Server, no Content-Type, no compression), with two fields that are a proxy's own duty, the
+framing and a Date where the origin sent none (RFC 9110 section 6.6.1).
+
+What an agent may rely on:
+
+* A truncated answer looks truncated. A body that breaks closes the connection in the middle, never with a clean end.
+* When the agent leaves, the handler is cancelled at once. A half-closed connection counts as left (aiohttp#3659).
+* `on_delivered` is called only after the kernel has taken the last byte, so an answer that could not be handed over
+  is never mistaken for one that was.
+* `100 Continue` is sent when, and only when, the handler begins to read the body (RFC 9110 section 10.1.1).
+
+Bounded: the head by line, field and count; a stalled upload and a reader that takes nothing by time; memory per
+connection by the read buffer plus the transport's write buffer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any, cast
+
+from aiohttp import ClientError, web
+from aiohttp.http import HttpVersion10, HttpVersion11
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from aiohttp.web_protocol import RequestHandler
+
+from gateway.core.headers import field_lines
+from gateway.core.message import Body, BytesBody, Headers, first_header
+from gateway.egress import StreamBroken
+from gateway.egress.spool import Spool, SpoolFailed, TooLarge
+
+__all__ = ["HttpFront", "IncomingRequest", "OutgoingResponse", "UploadBroken"]
+
+log = logging.getLogger(__name__)
+
+KEEPALIVE_S = 75.0
+STALLED_S = 60.0
+LINGER_S = 5.0
+READ_BYTES = 1 << 16
+LINE_BYTES = 16_384
+FIELD_BYTES = 32_768
+FIELDS = 128
+_NO_BODY_STATUSES = frozenset({204, 304})
+
+
+class UploadBroken(Exception):
+    """The request's body is malformed, or stopped coming. The message is one clause for the caller."""
+
+
+@dataclass(slots=True, kw_only=True)
+class OutgoingResponse:
+    """What goes back to the agent.
+
+    Attributes:
+        headers: as they shall appear; the front adds framing where it is missing or wrong, Date where it is missing.
+        body: given back (`aclose`, or `release` if given) in every case, also if nothing could be written.
+        on_delivered: called once the kernel has taken the last byte; not called otherwise.
+    """
+
+    status: int
+    headers: Headers = ()
+    body: Body = field(default_factory=BytesBody)
+    reason: bytes | None = None
+    on_delivered: Callable[[], None] | None = None
+    release: Callable[[], Awaitable[None]] | None = None
+
+
+class IncomingRequest:
+    """A request as it came: raw target, raw header fields in order, and a body that is read once.
+
+    Attributes:
+        method: as the agent wrote it.
+        target: the raw request target.
+        headers: raw fields in order, hop-by-hop ones included.
+        has_body: whether the request declares one, be it empty (`Content-Length: 0`).
+    """
+
+    __slots__ = (
+        "_body_size",
+        "_is_continue_due",
+        "_request",
+        "_was_continued",
+        "has_body",
+        "headers",
+        "method",
+        "target",
+    )
+
+    def __init__(self, request: web.BaseRequest) -> None:
+        message = request._message
+        self._request = request
+        self.method: str = message.method
+        self.target: bytes = message.path.encode("utf-8", "surrogateescape")
+        self.headers: Headers = message.raw_headers
+        length = first_header(self.headers, b"content-length")
+        self._body_size = None if message.chunked else int(length or 0)
+        self.has_body = message.chunked or length is not None
+        self._is_continue_due = message.version == HttpVersion11 and first_header(self.headers, b"expect") is not None
+        self._was_continued = False
+
+    @property
+    def peer(self) -> str:
+        """Address of the other side; empty on a Unix socket."""
+        return self._request.remote or ""
+
+    @property
+    def body_size(self) -> int | None:
+        """Declared length of the body in bytes, or None where only the end tells."""
+        return self._body_size
+
+    @property
+    def is_waiting_for_continue(self) -> bool:
+        """The agent was told nothing yet and may be holding its body back."""
+        return self._is_continue_due and not self._was_continued
+
+    async def read_all(self, spool: Spool, *, max_bytes: int, memory_limit: int | None = None) -> Body:
+        """Return the whole body, replayable; the caller closes it.
+
+        Raises:
+            TooLarge: more than `max_bytes` were declared or came; declared ones are not waited for.
+            SpoolFailed: the disk refused.
+            UploadBroken: malformed or stalled.
+        """
+        if self._body_size is not None and self._body_size > max_bytes:
+            raise TooLarge(max_bytes)
+        content = self._request.content
+        if content.is_eof() and content.exception() is None and content.total_bytes <= READ_BYTES:
+            data = content.read_nowait()
+            if len(data) > max_bytes:
+                raise TooLarge(max_bytes)
+            return BytesBody(data)
+        return await spool.collect(self.stream().chunks(), max_bytes=max_bytes, memory_limit=memory_limit)
+
+    def stream(self) -> Body:
+        """Return the body as it comes; it can be read once."""
+        return _Upload(self)
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        content = self._request.content
+        if self.is_waiting_for_continue:
+            self._was_continued = True
+            if not content.total_bytes and (transport := self._request.transport) is not None:
+                transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        try:
+            while not content.at_eof():
+                data = content.read_nowait()
+                if not data:
+                    async with asyncio.timeout(STALLED_S):
+                        data = await content.readany()
+                if data:
+                    yield data
+        except TimeoutError as error:
+            raise UploadBroken(f"the request's body stopped coming for {STALLED_S:g} s") from error
+        except (ClientError, HttpProcessingError, web.RequestPayloadError, OSError) as error:
+            raise UploadBroken("the request's body is malformed or was cut off") from error
+
+
+class _Upload:
+    """A request's body on its way."""
+
+    __slots__ = ("_incoming",)
+
+    is_replayable = False
+
+    def __init__(self, incoming: IncomingRequest) -> None:
+        self._incoming = incoming
+
+    @property
+    def size(self) -> int | None:
+        return self._incoming.body_size
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        return self._incoming._pieces()
+
+    async def aclose(self) -> None:
+        """The connection is the front's to keep or close."""
+
+
+Handler = Callable[[IncomingRequest], Awaitable[OutgoingResponse]]
+Refuse = Callable[[int, str], OutgoingResponse]
+
+
+def _plain_refusal(status: int, detail: str) -> OutgoingResponse:
+    body = BytesBody(f"{detail}\n".encode())
+    return OutgoingResponse(status=status, headers=((b"Content-Type", b"text/plain; charset=utf-8"),), body=body)
+
+
+class HttpFront:
+    """Listens, and hands each request to `handler`. Make it on a running loop.
+
+    Args:
+        handler: answers a request. It is cancelled when the agent leaves. An exception from it is a bug: it is logged
+            and answered with 500.
+        refuse: words the refusals that the front gives itself: 400, 414, 417, 431, 500, 501, 505.
+    """
+
+    def __init__(self, handler: Handler, *, refuse: Refuse = _plain_refusal) -> None:
+        self._handler = handler
+        self._refuse = refuse
+        self._server = _Server(
+            cast(Any, self._serve),
+            handler_cancellation=True,
+            access_log=None,
+            auto_decompress=False,
+            keepalive_timeout=KEEPALIVE_S,
+            lingering_time=LINGER_S,
+            read_bufsize=READ_BYTES,
+            max_line_size=LINE_BYTES,
+            max_field_size=FIELD_BYTES,
+            max_headers=FIELDS,
+            timeout_ceil_threshold=1e9,
+        )
+        self._server.front = self
+        self._listener: asyncio.Server | None = None
+        self._busy: set[asyncio.BaseTransport] = set()
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._is_draining = False
+        self._date = (0, b"")
+
+    async def listen(self, host: str, port: int) -> int:
+        """Listen on TCP and return the port; 0 takes a free one."""
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self._server, host, port, backlog=1024)
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    @property
+    def in_flight(self) -> int:
+        """Requests between their head and the last byte of their answer."""
+        return self._in_flight
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether `stop_accepting` was called."""
+        return self._is_draining
+
+    def stop_accepting(self) -> None:
+        """Take no new connections, close idle ones, and let the others end with their current answer."""
+        self._is_draining = True
+        if self._listener is not None:
+            self._listener.close()
+        for connection in self._server.connections:
+            if connection.transport not in self._busy:
+                connection.force_close()
+
+    async def wait_idle(self, limit_s: float) -> bool:
+        """Wait until nothing is in flight; return False if it took longer than `limit_s`."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Stop, drop every connection, and wait for the cancelled handlers. May be repeated."""
+        self.stop_accepting()
+        for connection in self._server.connections:
+            if connection.transport is not None:
+                connection.transport.abort()
+        await self._idle.wait()
+
+    async def _serve(self, request: web.BaseRequest) -> _Written:
+        transport = request.transport
+        if transport is None:
+            raise ConnectionResetError
+        self._in_flight += 1
+        self._idle.clear()
+        self._busy.add(transport)
+        try:
+            incoming = IncomingRequest(request)
+            response = self._refusal(incoming, request) or await self._handled(incoming)
+            return await self._write(request, incoming, response)
+        finally:
+            self._busy.discard(transport)
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._idle.set()
+
+    async def _handled(self, incoming: IncomingRequest) -> OutgoingResponse:
+        try:
+            return await self._handler(incoming)
+        except Exception:
+            log.exception("the handler failed on %s", incoming.method)
+            return self._refuse(500, "The gateway has failed on this request. Nothing can be said about its effect.")
+
+    def _refusal(self, incoming: IncomingRequest, request: web.BaseRequest) -> OutgoingResponse | None:
+        """What the parser lets through and RFC 9112 does not (sections 2.3, 6.1; RFC 9110 section 10.1.1)."""
+        if request.version not in (HttpVersion11, HttpVersion10):
+            return self._closing(505, "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
+        if request._message.chunked:
+            if request.version == HttpVersion10:
+                return self._closing(400, "HTTP/1.0 has no chunked bodies: send Content-Length.")
+            codings = [value for name, value in incoming.headers if name.lower() == b"transfer-encoding"]
+            if len(codings) != 1 or codings[0].lower() != b"chunked":
+                return self._closing(501, "The only transfer coding understood here is 'chunked', alone.")
+        if incoming.is_waiting_for_continue:
+            expected = first_header(incoming.headers, b"expect")
+            if expected is not None and expected.lower() != b"100-continue":
+                return self._refuse(417, "The only expectation understood here is '100-continue'.")
+        return None
+
+    def _closing(self, status: int, detail: str) -> OutgoingResponse:
+        response = self._refuse(status, detail)
+        response.headers = (*response.headers, (b"Connection", b"close"))
+        return response
+
+    async def _write(self, request: web.BaseRequest, incoming: IncomingRequest, response: OutgoingResponse) -> _Written:
+        body = response.body
+        try:
+            writer = _ResponseWriter(request)
+            is_kept = (
+                request.keep_alive
+                and not self._is_draining
+                and not incoming.is_waiting_for_continue
+                and first_header(response.headers, b"connection") is None
+            )
+            framing = _frame(request, response)
+            is_kept = is_kept and not framing.ends_by_closing
+            head = self._head(request, response, framing, is_kept=is_kept)
+            if framing.is_bodiless:
+                writer.write(head)
+            elif type(body) is BytesBody:
+                writer.write(head + body.data)
+            else:
+                writer.write(head)
+                await _stream(writer, body, framing)
+            if response.on_delivered is not None:
+                await writer.flush()
+                response.on_delivered()
+            else:
+                await writer.drain()
+            return _Written(is_kept)
+        finally:
+            await (response.release() if response.release is not None else body.aclose())
+
+    def _head(self, request: web.BaseRequest, response: OutgoingResponse, framing: _Framing, *, is_kept: bool) -> bytes:
+        headers = framing.headers
+        if first_header(headers, b"date") is None:
+            headers = (*headers, (b"Date", self._now()))
+        if not is_kept:
+            if first_header(headers, b"connection") is None:
+                headers = (*headers, (b"Connection", b"close"))
+        elif request.version == HttpVersion10:
+            headers = (*headers, (b"Connection", b"keep-alive"))
+        reason = response.reason
+        if reason is None:
+            reason = _REASONS.get(response.status, b"")
+        elif b"\r" in reason or b"\n" in reason:
+            reason = b""
+        return b"HTTP/1.1 %d %b\r\n%b\r\n" % (response.status, reason, field_lines(headers))
+
+    def _now(self) -> bytes:
+        second = int(time.time())
+        if self._date[0] != second:
+            self._date = (second, formatdate(second, usegmt=True).encode("ascii"))
+        return self._date[1]
+
+    def _malformed(self, error: BaseException | None) -> OutgoingResponse:
+        if isinstance(error, LineTooLong):
+            if error.args[1] == LINE_BYTES:
+                return self._closing(414, f"The request line is longer than {LINE_BYTES} bytes.")
+            return self._closing(431, f"A header field is longer than {FIELD_BYTES} bytes.")
+        if isinstance(error, HttpProcessingError) and "too many headers" in error.message.lower():
+            return self._closing(431, f"There are more than {FIELDS} header fields.")
+        return self._closing(400, "The request is not well-formed HTTP/1.1.")
+
+
+_REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
+
+
+class _Server(web.Server):
+    """aiohttp's low-level server with our own words for what its parser refuses."""
+
+    front: HttpFront
+
+    def __call__(self) -> RequestHandler:
+        return _Connection(self, loop=self._loop, **self._kwargs)
+
+
+class _Connection(RequestHandler):
+    """Answers what the parser refuses with our refusals instead of aiohttp's page and traceback."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        assert self._manager is not None
+        front = cast(_Server, self._manager).front
+        response = front._malformed(exc) if status == 400 else front._closing(500, "The gateway has failed.")
+        return cast(web.StreamResponse, _Refused(front, response))
+
+
+class _Written:
+    """What aiohttp needs to know of an answer that is already out."""
+
+    __slots__ = ("keep_alive",)
+
+    def __init__(self, is_kept: bool) -> None:
+        self.keep_alive = is_kept
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        """Nothing left to do."""
+
+    async def write_eof(self) -> None:
+        """Nothing left to do."""
+
+
+class _Refused(_Written):
+    """A refusal that is written when aiohttp asks for it."""
+
+    __slots__ = ("_front", "_response")
+
+    def __init__(self, front: HttpFront, response: OutgoingResponse) -> None:
+        super().__init__(False)
+        self._front = front
+        self._response = response
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        framing = _frame(request, self._response)
+        data = self._response.body.data if isinstance(self._response.body, BytesBody) else b""
+        writer = _ResponseWriter(request)
+        writer.write(self._front._head(request, self._response, framing, is_kept=False) + data)
+        await writer.drain()
+
+
+@dataclass(frozen=True, slots=True)
+class _Framing:
+    """How the end of an answer's body is told (RFC 9112 section 6.3)."""
+
+    headers: Headers
+    is_bodiless: bool = False
+    is_chunked: bool = False
+    ends_by_closing: bool = False
+
+
+def _frame(request: web.BaseRequest, response: OutgoingResponse) -> _Framing:
+    headers, status, size = response.headers, response.status, response.body.size
+    if request.method == "HEAD" or status in _NO_BODY_STATUSES:
+        if status == 204:
+            headers = _without_length(headers)
+        elif request.method == "HEAD" and size and first_header(headers, b"content-length") is None:
+            headers = (*headers, (b"Content-Length", b"%d" % size))
+        return _Framing(headers, is_bodiless=True)
+    if size is not None:
+        said = [value for name, value in headers if name.lower() == b"content-length"]
+        if said != [b"%d" % size]:
+            headers = (*_without_length(headers), (b"Content-Length", b"%d" % size))
+        return _Framing(headers)
+    headers = _without_length(headers)
+    if request.version == HttpVersion10:
+        return _Framing(headers, ends_by_closing=True)
+    return _Framing((*headers, (b"Transfer-Encoding", b"chunked")), is_chunked=True)
+
+
+def _without_length(headers: Headers) -> Headers:
+    return tuple(pair for pair in headers if pair[0].lower() != b"content-length")
+
+
+class _ResponseWriter:
+    """Writes to a connection with backpressure; a reader that takes nothing for too long is dropped."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: web.BaseRequest) -> None:
+        self._request = request
+
+    def write(self, data: bytes) -> None:
+        """Hand bytes to the transport.
+
+        Raises:
+            ConnectionError: the agent has left.
+        """
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the agent has left")
+        transport.write(data)
+
+    async def drain(self) -> None:
+        """Wait while the transport's buffer is full."""
+        protocol = self._request.protocol
+        if not protocol.writing_paused:
+            return
+        transport = self._request.transport
+        handle = asyncio.get_running_loop().call_later(STALLED_S, transport.abort) if transport is not None else None
+        try:
+            await protocol._drain_helper()
+        finally:
+            if handle is not None:
+                handle.cancel()
+
+    async def flush(self) -> None:
+        """Wait until the kernel has taken every byte.
+
+        Raises:
+            ConnectionError: the agent left before.
+        """
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the agent has left")
+        if transport.get_write_buffer_size():
+            transport.set_write_buffer_limits(high=0)
+            try:
+                await self.drain()
+            finally:
+                transport.set_write_buffer_limits()
+            if self._request.transport is None:
+                raise ConnectionResetError("the agent has left")
+
+    def break_off(self, *, abruptly: bool) -> None:
+        """End the connection in the middle of the answer; with a reset where a plain close would look like its end."""
+        transport = self._request.transport
+        if transport is None:
+            return
+        if abruptly:
+            linger_not = struct.pack("ii", 1, 0)
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_not)
+            transport.abort()
+        else:
+            transport.close()
+
+
+async def _stream(writer: _ResponseWriter, body: Body, framing: _Framing) -> None:
+    """Write a body as it comes.
+
+    Raises:
+        ConnectionError: the agent left, or the body broke and the connection was closed in the middle.
+    """
+    left = body.size
+    try:
+        async with aclosing(cast(Any, body.chunks())) as chunks:
+            async for data in chunks:
+                if not data:
+                    continue
+                if left is not None:
+                    left -= len(data)
+                    if left < 0:
+                        raise StreamBroken("the body is longer than it said")
+                writer.write(b"%x\r\n%b\r\n" % (len(data), data) if framing.is_chunked else data)
+                await writer.drain()
+        if left:
+            raise StreamBroken("the body is shorter than it said")
+    except (StreamBroken, SpoolFailed) as error:
+        writer.break_off(abruptly=framing.ends_by_closing)
+        raise ConnectionResetError(str(error)) from error
+    if framing.is_chunked:
+        writer.write(b"0\r\n\r\n")

@@ -1,0 +1,33 @@
+"""An origin and an egress towards it, on each event loop that the gateway runs on."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from gateway.egress.client import ClientEgress
+from gateway.egress.spool import Spool
+from tests.origin import Origin
+from tests.tools import MIB
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Sockets and timers differ between the two loops in just the corners that matter here."""
+    return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture
+async def origin() -> AsyncIterator[Origin]:
+    async with Origin() as made:
+        yield made
+
+
+@pytest.fixture
+async def egress(tmp_path: Path) -> AsyncIterator[ClientEgress]:
+    spool = Spool(tmp_path / "spool", memory_limit=MIB)
+    made = ClientEgress(spool, answer_limit=80 * MIB)
+    yield made
+    await made.close()
+    spool.close()

@@ -1,0 +1,100 @@
+"""What aiohttp does on its own is switched off, and stays so when aiohttp changes."""
+
+import asyncio
+import os
+
+import aiohttp
+import pytest
+from yarl import URL
+
+from gateway.core.fault import Broken
+from gateway.core.message import Request
+from gateway.egress.client import ClientEgress
+from gateway.egress.wire import Attempt, WireRequest
+from tests.origin import Answer, Drop, Exchange, Origin
+from tests.tools import LONG, SOON, answered, get, make_tool, post, read
+
+
+async def test_the_private_switch_against_second_sendings_still_exists(egress: ClientEgress) -> None:
+    """If aiohttp renames it, this fails before money is sent twice."""
+    assert egress._session._retry_connection is False
+    async with aiohttp.ClientSession() as plain:
+        assert plain._retry_connection is True
+
+
+@pytest.mark.parametrize(
+    "stray", [b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nPOISON", b"HTTP/1.1 200 OK\r\nX: ", b"?"]
+)
+@pytest.mark.parametrize("is_late", [True, False])
+async def test_an_answer_nobody_asked_for_answers_no_other_call(
+    origin: Origin, egress: ClientEgress, stray: bytes, is_late: bool
+) -> None:
+    """aio-libs/aiohttp#13656: bytes waiting on an idle connection became the next caller's answer."""
+    hold = asyncio.Event()
+    origin.on("/x", Answer(200, b"first", after=stray, after_hold=hold if is_late else None), Answer(200, b"second"))
+    tool = make_tool("127.0.0.1", origin.port)
+    first = await egress.send(tool, post(), LONG)
+    assert isinstance(first, Broken) or await read(first) == b"first"
+    hold.set()
+    await asyncio.sleep(SOON)
+    assert await read(answered(await egress.send(tool, post(), LONG))) == b"second"
+    assert origin.connections == 2
+
+
+async def test_stray_bytes_that_the_loop_has_not_seen_yet_are_seen_too(origin: Origin, egress: ClientEgress) -> None:
+    """Between the bytes' arrival and the loop's next turn only the kernel knows of them."""
+    tool = make_tool("127.0.0.1", origin.port)
+    connections: list[asyncio.StreamWriter] = []
+
+    async def remember(exchange: Exchange) -> None:
+        connections.append(exchange.writer)
+        await exchange.answer(200, b"first")
+
+    origin.default = remember
+    await read(answered(await egress.send(tool, post(), LONG)))
+    origin.default = Answer(200, b"second")
+    stray = connections[0].get_extra_info("socket")
+    os.write(stray.fileno(), b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nPOISON")
+    assert await read(answered(await egress.send(tool, post(), LONG))) == b"second"
+    assert origin.connections == 2
+
+
+async def test_a_kept_connection_that_the_tool_closed_is_not_used(origin: Origin, egress: ClientEgress) -> None:
+    """Otherwise each such write would be in doubt."""
+    origin.on("/x", Answer(200, b"first", ending="close"), Answer(200, b"second"))
+    tool = make_tool("127.0.0.1", origin.port)
+    await read(answered(await egress.send(tool, post(), LONG)))
+    await origin.requests[0].gone.wait()
+    assert await read(answered(await egress.send(tool, post(), LONG))) == b"second"
+
+
+async def test_a_fresh_connection_can_be_demanded(origin: Origin, egress: ClientEgress) -> None:
+    tool = make_tool("127.0.0.1", origin.port)
+    await read(answered(await egress.send(tool, post(), LONG)))
+    pivot = post()
+    pivot.fresh_connection = True
+    await read(answered(await egress.send(tool, pivot, LONG)))
+    assert [one.connection for one in origin.requests] == [1, 2]
+    for _ in range(3):
+        await read(answered(await egress.send(tool, post(), LONG)))
+    assert origin.connections == 2
+
+
+async def test_an_attempt_is_sent_once_whatever_the_session_does(origin: Origin, egress: ClientEgress) -> None:
+    """The second line of defence, should the private switch ever lose its effect."""
+    tool = make_tool("127.0.0.1", origin.port)
+    egress._session._retry_connection = True
+    await read(answered(await egress.send(tool, get(), LONG)))
+    origin.on("PUT /x", Drop(applies=True))
+    with pytest.raises(RuntimeError, match="sent once"):
+        await egress.send(tool, Request("PUT", b"/x", ()), LONG)
+    assert len(origin.requests) == 2
+
+
+async def test_a_spent_attempt_makes_no_request() -> None:
+    attempt = Attempt(b"GET / HTTP/1.1\r\n\r\n", None, first_byte_s=1, total_s=1)
+    attempt.is_sent = True
+    loop = asyncio.get_running_loop()
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(RuntimeError, match="sent once"):
+            WireRequest("GET", URL("http://127.0.0.1"), data=attempt, loop=loop, session=session)
