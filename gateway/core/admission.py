@@ -156,7 +156,9 @@ class Admission:
     @property
     def is_grantable(self) -> bool:
         """Whether somebody waits for whom there is a slot; only a rate token is missing."""
-        return any(self._queue(is_ours).waiting and self._has_slot(is_ours) for is_ours in (True, False))
+        if self._ours.waiting and self._has_slot(is_ours=True):
+            return True
+        return self._forward.waiting > 0 and self._has_slot(is_ours=False)
 
     def grant_next(self, now: float) -> Ticket | None:
         """Give a slot to the next in turn and return its ticket; None if nobody can have one.
@@ -164,12 +166,13 @@ class Admission:
         To be called with a rate token in hand, which the grant uses up. Tickets past their deadline are marked and left.
         """
         for is_ours in (True, False):
-            while self._has_slot(is_ours) and (ticket := self._queue(is_ours).pop()) is not None:
+            queue = self._queue(is_ours)
+            while queue.waiting and self._has_slot(is_ours) and (ticket := queue.pop()) is not None:
                 if ticket.deadline <= now:
                     ticket.state = TicketState.EXPIRED
                     continue
                 ticket.state, ticket.granted_at = TicketState.GRANTED, now
-                self._queue(is_ours).occupy(ticket.agent)
+                queue.occupy(ticket.agent)
                 self._grants += 1
                 return ticket
         return None

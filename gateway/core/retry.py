@@ -53,6 +53,8 @@ MIN_ATTEMPT_S = 0.05
 BUDGET_CAP = 10.0
 # A failed action that the agent makes again within this time is a repeat.
 REPEAT_WINDOW_S = 60.0
+# Tenths do not sum to one in floats; who waited as long as told must not be refused for that.
+_WHOLE = 1.0 - 1e-6
 # Longest hint taken from a tool, so that arithmetic on it stays sane: a year.
 _LONGEST_HINT_MS = 365 * 86_400_000
 
@@ -203,9 +205,9 @@ class RetryBudget:
     def charge(self, now: float) -> bool:
         """Pay for one repeat that is about to be scheduled; False, and nothing taken, if the budget is spent."""
         self._refill(now)
-        if self._balance < 1.0:
+        if self._balance < _WHOLE:
             return False
-        self._balance -= 1.0
+        self._balance = max(0.0, self._balance - 1.0)
         return True
 
     def refund(self) -> None:
@@ -215,7 +217,7 @@ class RetryBudget:
     def refill_s(self, now: float) -> float | None:
         """Return the seconds until the next repeat can be paid for by waiting, or None if only calls can earn it."""
         self._refill(now)
-        if self._balance >= 1.0:
+        if self._balance >= _WHOLE:
             return 0.0
         return 1.0 - self._balance if self.floor >= 1.0 else None
 

@@ -119,6 +119,14 @@ class TestFairness:
         admission.give_back(held, 1.0)
         assert admission.grant_next(1.0) is tickets[0]
 
+    def test_an_agent_whose_first_call_leaves_loses_the_place_of_that_call(self) -> None:
+        admission = pool(concurrency=1)
+        held = granted(admission, "x")
+        leaving, waiting, _ = queued(admission, "a"), queued(admission, "b"), queued(admission, "a")
+        admission.give_back(leaving, 0.5)
+        admission.give_back(held, 1.0)
+        assert admission.grant_next(1.0) is waiting
+
     def test_slots_even_out_between_agents_that_always_want_more(self) -> None:
         admission = pool(concurrency=6, queue=1_000)
         in_flight = [granted(admission, "a") for _ in range(6)]
