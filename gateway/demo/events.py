@@ -46,16 +46,17 @@ def from_sight(sight: Sight, *, is_undo: bool) -> Event:
     """Turn what the relay saw into an event; `is_undo` while the gateway unwinds a run."""
     facts: dict[str, object] = {"tool": sight.tool}
     if sight.method:
-        facts |= {"method": sight.method, "path": sight.path}
+        facts |= {"method": sight.method, "path": sight.path} | ({"key": sight.key} if sight.key else {})
+    line = f"{sight.method} {sight.path}" + (f"  key {shortened(sight.key)}" if sight.key else "")
+    is_undo = is_undo and sight.method != "GET"
     match sight.what:
         case "request":
-            key = f"  key {shortened(sight.key)}" if sight.key else ""
-            facts |= {"key": sight.key} if sight.key else {}
-            return Event(actor=sight.tool, kind="received", text=f"{sight.method} {sight.path}{key}", data=facts)
+            return Event(actor=sight.tool, kind="undo_received" if is_undo else "received", text=line, data=facts)
         case "answer":
-            kind, verb = ("undo", "undone by") if is_undo and sight.method != "GET" else ("answered", "answered")
-            text = f"{verb} {sight.method} {sight.path}: {sight.status}"
-            return Event(actor=sight.tool, kind=kind, text=text, data=facts | {"status": sight.status})
+            kind = "undo" if is_undo else "answered"
+            return Event(
+                actor=sight.tool, kind=kind, text=f"{line}  {sight.status}", data=facts | {"status": sight.status}
+            )
         case "cut":
             text = f"connection breaks under {sight.method} {sight.path}"
             return Event(actor="link", kind="link_cut", text=text, data=facts)
@@ -100,13 +101,13 @@ def _answer_text(record: Mapping[str, Any]) -> str:
 
 
 def _retry_text(record: Mapping[str, Any]) -> str:
-    delay_s = _seconds(record, "delay", "wait", "after")
-    wait = f" in {delay_s * 1000:.0f} ms (full jitter)" if delay_s is not None else ""
-    what = record.get("operation") or record.get("tool") or "the call"
-    cause = record.get("fault") or record.get("cause") or record.get("error_class")
+    what = ".".join(str(record[name]) for name in ("tool", "operation") if record.get(name)) or "the call"
     attempt = record.get("attempt")
-    again = f"after attempt {attempt}: again" if attempt is not None else "again"
-    return f"{what} {again}{wait}" + (f", after {cause}" if cause else "")
+    which = f"attempt {attempt + 1}" if isinstance(attempt, int) else "again"
+    delay_s = _seconds(record, "delay", "wait", "after")
+    wait = f" in {delay_s * 1000:.0f} ms, full jitter" if delay_s is not None else ""
+    cause = record.get("fault") or record.get("cause")
+    return f"{what}: {which}{wait}" + (f" (last failure: {cause})" if cause else "")
 
 
 def _breaker_text(record: Mapping[str, Any]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +12,7 @@ import click
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gateway.demo.events import Event
     from gateway.demo.story import Check
     from gateway.demo.timeline import Timeline
 
@@ -64,7 +67,7 @@ async def _perform(folder: Path, timeline: Timeline, *, pace_s: float, timeout_s
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    story = Story(folder, timeline.show, pace_s=pace_s)
+    story = Story(folder, _until_closed(timeline, task.cancel), pace_s=pace_s)
     try:
         async with asyncio.timeout(timeout_s):
             checks = await story.tell()
@@ -82,6 +85,19 @@ async def _perform(folder: Path, timeline: Timeline, *, pace_s: float, timeout_s
     holds = all(check.holds for check in checks)
     timeline.show(story.elapsed_s, Event(actor="demo", kind="verdict", text=_verdict(checks), data=_facts(checks)))
     return 0 if holds else NOT_AS_PROMISED
+
+
+def _until_closed(timeline: Timeline, stop: Callable[[], object]) -> Callable[[float, Event], None]:
+    """Show events until nobody reads them any more (`| head`), then stop the demo."""
+
+    def show(offset_s: float, event: Event) -> None:
+        try:
+            timeline.show(offset_s, event)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            stop()
+
+    return show
 
 
 def _verdict(checks: list[Check]) -> str:

@@ -134,6 +134,7 @@ class _Exchange:
         self._tool, self._witness = tool, witness
         self._request: bytes | None = b""
         self._method = self._path = ""
+        self._key: str | None = None
 
     def sent(self, chunk: bytes) -> None:
         """Take a piece on its way to the tool."""
@@ -144,7 +145,8 @@ class _Exchange:
             head, self._request = self._request.partition(b"\r\n\r\n")[0] + b"\r\n", None
             self._method, self._path = _request_line(head)
             key = _KEY.search(head)
-            self._tell("request", key=key[1].decode("latin-1").strip().strip('"') if key else None)
+            self._key = key[1].decode("latin-1").strip().strip('"') if key else None
+            self._tell("request")
 
     def answered(self, chunk: bytes) -> None:
         """Take a piece on its way back."""
@@ -153,9 +155,9 @@ class _Exchange:
             self._request = b""
             self._tell("answer", status=int(status[1]))
 
-    def _tell(self, what: str, *, status: int = 0, key: str | None = None) -> None:
+    def _tell(self, what: str, *, status: int = 0) -> None:
         self._witness(
-            Sight(tool=self._tool, what=what, method=self._method, path=self._path, status=status, key=key),
+            Sight(tool=self._tool, what=what, method=self._method, path=self._path, status=status, key=self._key),
         )
 
 

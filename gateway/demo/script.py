@@ -13,6 +13,7 @@ from typing import Any
 __all__ = ["AgentProcess"]
 
 AGENT_FILE = Path(__file__).with_name("agent.py")
+END_S = 5.0
 
 
 class AgentProcess:
@@ -47,19 +48,16 @@ class AgentProcess:
         self._process.stdin.write(b"\n")
 
     async def end(self) -> int:
-        """Wait for its end and return its exit code; kill it if it has closed its output and still runs after 5 s."""
-        process = self._process
-        if process is None:
-            return 1
-        try:
-            return await asyncio.wait_for(process.wait(), 5.0)
-        except TimeoutError:
-            return -9
-        finally:
-            self.kill()
+        """Return its exit code, once it has ended; one that has closed its output and still runs after 5 s is killed."""
+        if self._process is not None:
+            with contextlib.suppress(TimeoutError):
+                return await asyncio.wait_for(self._process.wait(), END_S)
+        await self.close()
+        return -9
 
-    def kill(self) -> None:
-        """End it at once, if it runs."""
+    async def close(self) -> None:
+        """End it at once, if it runs. May be called again."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
+            await self._process.wait()

@@ -116,4 +116,10 @@ def _environment() -> dict[str, str]:
     """Return the parent's environment without its Seawall settings, with the demo's secret and this very code."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SEAWALL_")}
     search_path = os.pathsep.join(filter(None, (str(SOURCE_ROOT), kept.get("PYTHONPATH"))))
-    return kept | {"SEAWALL_SECRET_PAYMENTS": PAYMENTS_KEY, "PYTHONPATH": search_path, "PYTHONUNBUFFERED": "1"}
+    return kept | {
+        "PYTHONPATH": search_path,
+        "PYTHONUNBUFFERED": "1",
+        "SEAWALL_SECRET_PAYMENTS": PAYMENTS_KEY,
+        "SEAWALL_TELEMETRY_LOG_FORMAT": "json",
+        "SEAWALL_TELEMETRY_LOG_LEVEL": "debug",
+    }

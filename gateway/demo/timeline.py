@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JsonTimeline", "PlainTimeline", "RichTimeline", "Timeline", "choose_timeline"]
 
-QUIET = frozenset({"answered", "step_state", "done"})
+QUIET = frozenset({"answered", "undo_received", "step_state", "done"})
 SIGNS = {
     "step": "→", "answer": "←", "received": "•", "retry": "↻", "breaker": "⚡", "undo": "↶",
     "link_cut": "✂", "link_down": "✗", "link_up": "✓", "gave_up": "✗", "run": "◆", "error": "!",

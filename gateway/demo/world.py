@@ -118,13 +118,18 @@ class World:
         if missing:
             raise DemoError(f"the demo needs {', '.join(missing)}: install them with `pip install 'seawall[demo]'`")
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=REQUEST_S))
-        await asyncio.gather(*(child.start(self._ready_url(child.name)) for child in self.children))
+        starts = (child.start(self._ready_url(child.name)) for child in self.children)
+        for result in await asyncio.gather(
+            *starts, return_exceptions=True
+        ):  # all of them have ended, one way or another
+            if isinstance(result, BaseException):
+                raise result
 
     async def stop(self) -> None:
         """End both servers. May be called again."""
         if self._session is not None:
             await self._session.close()
-        await asyncio.gather(*(child.stop() for child in self.children))
+        await asyncio.gather(*(child.stop() for child in self.children), return_exceptions=True)
 
     async def furnish(self, *, card_number: str = "4242424242424242") -> str:
         """Put in what was there before: a neighbour's volume, name, file and cluster, and the customer's card.

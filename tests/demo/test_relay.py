@@ -81,7 +81,7 @@ async def test_what_passes_arrives_unchanged_and_is_witnessed_with_its_key(link:
     assert tool.received == REQUEST
     assert [(s.what, s.method, s.path, s.status, s.key) for s in sights] == [
         ("request", "POST", "/v1/holds", 0, "key-1"),
-        ("answer", "POST", "/v1/holds", 201, None),
+        ("answer", "POST", "/v1/holds", 201, "key-1"),
     ]
 
 

@@ -69,3 +69,14 @@ async def test_a_run_with_a_free_name_makes_exactly_what_it_should(world: World,
     assert verdicts["every step of the second run succeeded at once"]
     assert verdicts["the tool servers hold what the run made, and nothing else has changed"]
     assert after.rows()["money taken"] == "42.00 EUR"
+
+
+async def test_an_agent_that_is_closed_half_way_is_gone(world: World, tmp_path: Path) -> None:
+    """Ctrl-C between two steps."""
+    async with plain_proxy({tool: world.port(tool) for tool in TOOLS}) as base_url:
+        agent = AgentProcess(base_url, {}, {"card": "pm_1", "workspace": "w", "cluster": "c"}, tmp_path / "agent.log")
+        async for _ in agent.records():
+            break
+        await agent.close()
+        await agent.close()
+        assert await agent.end() == -9

@@ -1,7 +1,9 @@
 """The proof is only as good as the read-back: it must see every leftover, at the tool servers themselves."""
 
+import asyncio
 import dataclasses
 import socket
+import sys
 from pathlib import Path
 
 import psutil
@@ -110,3 +112,23 @@ def test_a_file_with_other_content_and_a_released_hold_are_told_apart() -> None:
     old, new = dataclasses.replace(EMPTY, files={"n/k": "1"}), dataclasses.replace(EMPTY, files={"n/k": "2"})
     assert differences(old, new) == ["file n/k has changed"]
     assert differences(EMPTY, dataclasses.replace(EMPTY, released=frozenset({"pi_1"}))) == []
+
+
+async def test_a_start_that_is_broken_off_or_fails_half_way_leaves_nothing_running(tmp_path: Path) -> None:
+    """One server may be up, another half started: both are ended, whichever is reported first."""
+    failing = World(tmp_path)
+    failing.children[0]._command = (sys.executable, "-c", "raise SystemExit('no')")
+    with pytest.raises(DemoError, match="payments ended with 1"):
+        await failing.start()
+    await failing.stop()
+
+    cancelled = World(tmp_path)
+    starting = asyncio.create_task(cancelled.start())
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await cancelled.stop()
+    pids = [child.pid for world in (failing, cancelled) for child in world.children]
+    assert not any(psutil.pid_exists(pid) for pid in pids if pid)
+    assert not [p.pid for p in psutil.process_iter(["cwd"]) if p.info["cwd"] == str(tmp_path)]
