@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["demo"]
 
-NOT_AS_PROMISED, COULD_NOT_RUN, INTERRUPTED = 1, 2, 130
+NOT_AS_PROMISED, COULD_NOT_RUN, INTERRUPTED = 1, 3, 130
 PACE_S = 0.35
 
 
@@ -31,7 +31,7 @@ def demo(is_json: bool, keep: bool, pace: float | None, timeout: float) -> None:
     """Watch a run fail, be undone, and then succeed, against real tool servers.
 
     Everything runs on this machine's loopback and ends with the command. Exit code 0: everything that was shown was also
-    verified at the tool servers; 1: something was not as promised (the list says what); 2: the demo could not run.
+    verified at the tool servers; 1: something was not as promised (the list says what); 3: the demo could not run.
     """
     import asyncio
     import shutil

@@ -13,9 +13,9 @@ import aiohttp
 import yaml
 
 from gateway.demo.process import Child, DemoError, free_port
-from gateway.demo.world import PAYMENTS_KEY
+from gateway.demo.world import PAYMENTS_KEY, TOOLS, authorization
 
-__all__ = ["Sidecar", "demo_manifest"]
+__all__ = ["Sidecar", "demo_manifest", "gateway_environment"]
 
 REQUEST_S = 30.0
 UNWIND_S = 30.0
@@ -56,7 +56,7 @@ class Sidecar:
             *("--manifest", str(manifest), "--data", str(data)),
             *("--listen", f"127.0.0.1:{listen}", "--control", f"127.0.0.1:{self._control}"),
         )
-        self.child = Child("gateway", command, folder=folder, environment=_environment(), on_line=on_log)
+        self.child = Child("gateway", command, folder=folder, environment=gateway_environment(), on_line=on_log)
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
@@ -112,14 +112,19 @@ class Sidecar:
             raise DemoError(f"the gateway did not answer {method} {path}: {error}; its log ends so:\n{tail}") from error
 
 
-def _environment() -> dict[str, str]:
-    """Return the parent's environment without its Seawall settings, with the demo's secret and this very code."""
+def gateway_environment() -> dict[str, str]:
+    """Return the parent's environment without its Seawall settings, with the tools' credentials and this very code."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SEAWALL_")}
     search_path = os.pathsep.join(filter(None, (str(SOURCE_ROOT), kept.get("PYTHONPATH"))))
-    return kept | {
-        "PYTHONPATH": search_path,
-        "PYTHONUNBUFFERED": "1",
-        "SEAWALL_SECRET_PAYMENTS": PAYMENTS_KEY,
-        "SEAWALL_TELEMETRY_LOG_FORMAT": "json",
-        "SEAWALL_TELEMETRY_LOG_LEVEL": "debug",
-    }
+    secrets = {f"SEAWALL_SECRET_{tool.upper()}": authorization(tool) for tool in TOOLS}
+    return (
+        kept
+        | secrets
+        | {
+            "PYTHONPATH": search_path,
+            "PYTHONUNBUFFERED": "1",
+            "SEAWALL_SECRET_PAYMENTS": PAYMENTS_KEY,
+            "SEAWALL_TELEMETRY_LOG_FORMAT": "json",
+            "SEAWALL_TELEMETRY_LOG_LEVEL": "debug",
+        }
+    )

@@ -71,16 +71,16 @@ def test_exit_code_1_comes_with_what_was_not_as_promised(tell: Callable[..., Any
     assert "1 of 2 checks do not hold" in result.stdout
 
 
-def test_exit_code_2_says_why_the_demo_could_not_run(tell: Callable[..., Any]) -> None:
+def test_exit_code_3_says_why_the_demo_could_not_run(tell: Callable[..., Any]) -> None:
     result = tell(DemoError("payments ended with 1"))
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert result.stderr == "the demo cannot go on: payments ended with 1\n"
     assert not ToldStory.folder.exists()
 
 
 def test_a_demo_that_takes_too_long_is_ended(tell: Callable[..., Any]) -> None:
     result = tell(TimeoutError())
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "was not done after 120 s" in result.stderr
 
 

@@ -1,8 +1,9 @@
 """The manifest that the demo runs on is the one in config/, moved to the demo's ports and changed in nothing else."""
 
+import pytest
 import yaml
 
-from gateway.demo.sidecar import SOURCE_ROOT, demo_manifest
+from gateway.demo.sidecar import SOURCE_ROOT, demo_manifest, gateway_environment
 from gateway.demo.world import TOOLS, World, authorization
 
 
@@ -15,13 +16,23 @@ def test_each_tool_is_moved_to_its_port_and_nothing_else_changes() -> None:
     assert moved == original
 
 
-def test_the_manifest_and_the_world_agree_on_tools_and_credentials() -> None:
-    """The read-back asks with the same credentials as the gateway, or it would look at another account."""
-    tools = yaml.safe_load(demo_manifest({}))["tools"]
-    assert set(tools) == set(TOOLS)
-    for tool in set(TOOLS) - {"payments"}:
-        assert tools[tool]["credentials"]["value"] == authorization(tool)
-    assert tools["payments"]["credentials"]["value"] == "Bearer ${secret:payments}"
+def test_the_manifest_holds_no_credential_and_the_gateway_gets_those_that_the_read_back_uses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another credential would be another account, and the read-back would prove nothing. The user's settings stay out."""
+    monkeypatch.setenv("SEAWALL_LISTEN", "0.0.0.0:80")
+    manifest, environment = demo_manifest({}), gateway_environment()
+    tools = yaml.safe_load(manifest)["tools"]
+    assert {tool: tools[tool]["credentials"]["value"] for tool in TOOLS} == {
+        "payments": "Bearer ${secret:payments}",
+        "volumes": "${secret:volumes}",
+        "storage": "${secret:storage}",
+        "clusters": "${secret:clusters}",
+    }
+    assert "Bearer " + environment["SEAWALL_SECRET_PAYMENTS"] == authorization("payments")
+    for tool in ("volumes", "storage", "clusters"):
+        assert environment[f"SEAWALL_SECRET_{tool.upper()}"] == authorization(tool)
+    assert "SEAWALL_LISTEN" not in environment
 
 
 async def test_answers_that_compensators_are_bound_from_say_that_they_are_json(world: World) -> None:
