@@ -12,8 +12,8 @@ import click
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gateway.demo.checks import Check
     from gateway.demo.events import Event
-    from gateway.demo.story import Check
     from gateway.demo.timeline import Timeline
 
 __all__ = ["demo"]

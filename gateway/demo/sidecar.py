@@ -17,6 +17,7 @@ from gateway.demo.world import PAYMENTS_KEY, TOOLS, authorization
 
 __all__ = ["Sidecar", "demo_manifest", "gateway_environment"]
 
+COMMAND = ("-m", "gateway", "serve")
 REQUEST_S = 30.0
 UNWIND_S = 30.0
 POLL_S = 0.1
@@ -52,7 +53,7 @@ class Sidecar:
         manifest.write_text(demo_manifest(tool_ports), "utf-8")
         data.mkdir(mode=0o700)
         command = (
-            *(sys.executable, "-m", "gateway", "serve"),
+            *(sys.executable, *COMMAND),
             *("--manifest", str(manifest), "--data", str(data)),
             *("--listen", f"127.0.0.1:{listen}", "--control", f"127.0.0.1:{self._control}"),
         )

@@ -29,6 +29,7 @@ async def plain_proxy(ports: Mapping[str, int]) -> AsyncIterator[str]:
     application.router.add_route("*", "/{tool}/{path:.*}", forward)
     runner = web.AppRunner(application)
     async with aiohttp.ClientSession() as session:
+        session._retry_connection = False  # aiohttp would repeat idempotent calls on its own
         await runner.setup()
         try:
             site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from gateway.demo.checks import Check
 from gateway.demo.events import Event
 from gateway.demo.main import demo
 from gateway.demo.process import DemoError
-from gateway.demo.story import Check
 
 
 class ToldStory:

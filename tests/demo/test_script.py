@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from gateway.demo.checks import Act, failing_checks, succeeding_checks
 from gateway.demo.script import AgentProcess
-from gateway.demo.story import Act, failing_checks, succeeding_checks
 from gateway.demo.world import TOOLS, World
 from tests.demo.plain_proxy import plain_proxy
 

@@ -1,173 +1,88 @@
-"""Each promise has a check, and each check fails when its promise is broken: an ideal run is spoilt in one way at a time."""
+"""The plot without its hero: told against a proxy that does nothing of what the gateway does, it must end and say so."""
 
-import copy
-import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from gateway.demo.relay import Sight
-from gateway.demo.story import Act, as_ordered, failing_checks, succeeding_checks
-from gateway.demo.world import Snapshot
-
-BEFORE = Snapshot(
-    volumes={"fs-0": "neighbour-volume"},
-    names=frozenset({"neighbour"}),
-    files={"neighbour/config.json": "{}"},
-    clusters=frozenset({"production"}),
-    holds={},
-    taken={},
-)
-UNDONE = dataclasses.replace(BEFORE, released=frozenset({"pi_1"}))
-MADE = dataclasses.replace(
-    BEFORE,
-    volumes=dict(BEFORE.volumes) | {"fs-1": "acme-workspace-volume"},
-    names=BEFORE.names | {"acme-workspace"},
-    files=dict(BEFORE.files) | {"acme-workspace/config.json": '{"volume": "fs-1"}'},
-    clusters=BEFORE.clusters | {"acme"},
-    taken={"pi_2": 4200},
-)
+from gateway.demo.events import Event
+from gateway.demo.process import DemoError
+from gateway.demo.story import Story
+from tests.demo.plain_proxy import plain_proxy
 
 
-def answer(step: str, status: int, **facts: object) -> dict[str, Any]:
-    return {"event": "answer", "step": step, "status": status} | facts
+class PlainSidecar:
+    """Stands where the gateway stands, and knows of no runs."""
+
+    def __init__(self, folder: Path, tool_ports: Mapping[str, int], on_log: Callable[[str], None]) -> None:
+        self.base_url, self.child = "", self
+        self._ports, self._stack = tool_ports, AsyncExitStack()
+
+    async def start(self) -> None:
+        self.base_url = await self._stack.enter_async_context(plain_proxy(self._ports))
+
+    async def stop(self) -> bool:
+        await self._stack.aclose()
+        return True
+
+    async def run(self, name: str) -> dict[str, Any]:
+        return {}
+
+    async def commit(self, name: str) -> str:
+        return "unknown"
+
+    async def abort(self, name: str, reason: str) -> str:
+        return "unknown"
+
+    def kill(self) -> None:
+        return
 
 
-def request(tool: str, method: str, path: str, key: str | None = None) -> Sight:
-    return Sight(tool=tool, what="request", method=method, path=path, key=key)
+async def told(tmp_path: Path) -> tuple[Story, list[Event], list[str]]:
+    events: list[Event] = []
+    story = Story(tmp_path, lambda offset_s, event: events.append(event), pace_s=0)
+    try:
+        checks = await story.tell()
+    finally:
+        await story.close()
+        story.kill()
+    return story, events, [check.claim for check in checks if not check.holds]
 
 
-def failed() -> Act:
-    return Act(
-        run="demo-fails",
-        records=[
-            answer("check the card", 200),
-            answer("hold the money", 502, code="ERR_UPSTREAM_CONNECT"),
-            answer("hold the money", 503, code="ERR_CIRCUIT_OPEN", dispatched="no", retry_after_ms=1800),
-            answer("hold the money", 200),
-            answer("start the cluster", 409),
-        ],
-        sights=[
-            Sight(tool="payments", what="cut", method="GET", path="/v1/payment_methods/pm_1"),
-            request("payments", "GET", "/v1/payment_methods/pm_1"),
-            request("payments", "POST", "/v1/payment_intents", "key-1"),
-        ],
-        undone=[
-            request("payments", "POST", "/v1/payment_intents/pi_1/cancel", "key-2"),
-            request("storage", "DELETE", "/acme-workspace/config.json"),
-            request("storage", "DELETE", "/acme-workspace"),
-            request("volumes", "DELETE", "/2015-02-01/file-systems/fs-1"),
-        ],
-        exit_code=1,
-        state="aborted_clean",
-        steps=[{"step": 4, "key": "key-1"}],
-    )
-
-
-def succeeded() -> Act:
-    return Act(
-        run="demo-succeeds",
-        records=[answer(f"step {number}", 200) for number in range(8)],
-        sights=[
-            request("payments", "POST", "/v1/payment_intents", "key-1"),
-            request("payments", "POST", "/v1/payment_intents/pi_2/capture", "key-2"),
-        ],
-        exit_code=0,
-        state="succeeded",
-        steps=[{"step": 5, "key": "key-1"}, {"step": 7, "key": "key-2"}],
-    )
-
-
-def test_the_table_of_the_second_act_shows_marks_only_for_what_was_ordered() -> None:
-    """Its ✓ compares with this, row by row."""
-    assert as_ordered(BEFORE).rows() == MADE.rows()
-
-
-def broken_claims(checks: list[Any]) -> list[str]:
-    return [check.claim for check in checks if not check.holds]
-
-
-def test_an_ideal_failing_run_passes_every_check() -> None:
-    assert broken_claims(failing_checks(failed(), BEFORE, UNDONE)) == []
-
-
-def test_an_ideal_succeeding_run_passes_every_check() -> None:
-    assert broken_claims(succeeding_checks(succeeded(), BEFORE, MADE)) == []
-
-
-@pytest.mark.parametrize(
-    ("spoil", "claim"),
-    [
-        (lambda act: act.sights.pop(0), "a cut connection was repeated"),
-        (lambda act: act.records.__setitem__(0, answer("check the card", 502)), "a cut connection was repeated"),
-        (lambda act: act.records.pop(2), "the breaker opened and refused"),
-        (lambda act: act.records[2].update(dispatched="maybe"), "the breaker opened and refused"),
-        (lambda act: act.records[2].update(retry_after_ms=0), "the breaker opened and refused"),
-        (lambda act: act.sights.append(act.sights[-1]), "the tool healed, and the money was held exactly once"),
-        (lambda act: act.records.pop(3), "the tool healed, and the money was held exactly once"),
-        (lambda act: act.steps.clear(), "each payment in the failed run carried the idempotency key"),
-        (lambda act: act.records.__setitem__(4, answer("start the cluster", 503)), "the run failed at its cluster"),
-        (lambda act: setattr(act, "state", "frozen"), "the run ended cleanly aborted"),
-        (lambda act: act.undone.reverse(), "its effects were undone in reverse order"),
-        (lambda act: act.undone.append(act.undone[0]), "its effects were undone in reverse order"),
-        (lambda act: act.undone.pop(), "its effects were undone in reverse order"),
-    ],
-)
-def test_a_failing_run_that_went_otherwise_is_told_apart(spoil: Callable[[Act], object], claim: str) -> None:
-    act = copy.deepcopy(failed())
-    spoil(act)
-    assert any(broken.startswith(claim) for broken in broken_claims(failing_checks(act, BEFORE, UNDONE)))
-
-
-@pytest.mark.parametrize(
-    "leftover",
-    [
-        {"volumes": MADE.volumes},
-        {"names": MADE.names},
-        {"files": MADE.files},
-        {"clusters": frozenset()},
-        {"holds": {"pi_1": 4200}},
-        {"taken": {"pi_1": 4200}},
-        {"released": frozenset()},
-    ],
-)
-def test_a_world_that_is_not_as_before_is_told_apart(leftover: dict[str, Any]) -> None:
-    """Left behind, taken from the neighbour, or never released: each breaks the proof."""
-    after = dataclasses.replace(UNDONE, **leftover)
-    assert broken_claims(failing_checks(failed(), BEFORE, after)) == [
-        "the tool servers say that the world is as before"
+async def test_without_the_gateway_the_story_ends_and_names_every_promise_that_was_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were these checks to hold here, they would prove nothing."""
+    monkeypatch.setattr("gateway.demo.story.Sidecar", PlainSidecar)
+    story, events, broken = await told(tmp_path)
+    assert broken == [
+        "a cut connection was repeated by the gateway, and the agent never knew",
+        "each payment in the failed run carried the idempotency key of its step",
+        "the run ended cleanly aborted",
+        "its effects were undone in reverse order, each once",
+        "the tool servers say that the world is as before",
+        "every step of the second run succeeded at once",
+        "each payment in the second run carried the idempotency key of its step",
+        "the run is committed",
+        "the money was taken exactly once, by a call sent once",
+        "the tool servers hold what the run made, and nothing else has changed",
     ]
+    first_proof = next(event for event in events if event.kind == "proof")
+    rows: Any = first_proof.data["rows"]
+    assert [row["what"] for row in rows if not row["holds"]] == ["volumes", "names", "files", "money on hold"]
+    assert [event.kind for event in events if event.actor == "link"] == ["link_cut", "link_down", "link_up"]
+    pids = [child.pid for child in story.world.children]
+    assert not any(psutil.pid_exists(pid) for pid in pids if pid)
 
 
-@pytest.mark.parametrize(
-    ("spoil", "claim"),
-    [
-        (lambda act: act.records.pop(), "every step of the second run succeeded at once"),
-        (lambda act: act.sights.append(act.sights[-1]), "the money was taken exactly once"),
-        (lambda act: act.sights.append(act.sights[0]), "each payment in the second run carried"),
-        (lambda act: setattr(act, "state", "preparing"), "the run is committed"),
-    ],
-)
-def test_a_succeeding_run_that_went_otherwise_is_told_apart(spoil: Callable[[Act], object], claim: str) -> None:
-    act = copy.deepcopy(succeeded())
-    spoil(act)
-    assert any(broken.startswith(claim) for broken in broken_claims(succeeding_checks(act, BEFORE, MADE)))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"volumes": BEFORE.volumes},
-        {"volumes": dict(MADE.volumes) | {"fs-2": "acme-workspace-volume"}},
-        {"names": BEFORE.names},
-        {"files": dict(MADE.files) | {"acme-workspace/config.json": '{"volume": "fs-9"}'}},
-        {"files": dict(MADE.files) | {"neighbour/config.json": "changed"}},
-        {"clusters": MADE.clusters - {"production"}},
-        {"holds": {"pi_3": 1}},
-        {"taken": {"pi_2": 4200, "pi_3": 4200}},
-    ],
-)
-def test_a_world_that_holds_too_little_too_much_or_other_things_is_told_apart(change: dict[str, Any]) -> None:
-    """Twice is as wrong as never."""
-    assert broken_claims(succeeding_checks(succeeded(), BEFORE, dataclasses.replace(MADE, **change)))
+async def test_a_gateway_that_does_not_start_ends_the_story_with_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The viewer reads the reason, and nothing is left running."""
+    monkeypatch.setattr("gateway.demo.sidecar.COMMAND", ("-c", "raise SystemExit('the journal is locked')"))
+    with pytest.raises(DemoError, match=r"(?s)gateway ended with 1; its log ends so:.*the journal is locked"):
+        await told(tmp_path)
+    assert not [p.pid for p in psutil.process_iter(["cwd"]) if p.info["cwd"] == str(tmp_path)]
