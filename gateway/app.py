@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 
 from aiohttp import web
@@ -25,7 +25,7 @@ from gateway.egress.client import ClientEgress
 from gateway.egress.spool import Spool
 from gateway.ingress.control import Control, control_app
 from gateway.ingress.http import HttpFront
-from gateway.ingress.proxy import Proxy, ProxyLimits
+from gateway.ingress.proxy import Proxy, ProxyLimits, refuse_request
 from gateway.ingress.runs import Runs
 from gateway.journal import Journal, JournalStats
 from gateway.journal.memory import MemoryJournal
@@ -102,13 +102,14 @@ class Gateway:
 
     async def _start(self) -> None:
         settings = self.settings
-        self._refuse_open_doors()
         self._journal = await self._open_journal()
         self._exit.push_async_callback(self._journal.close)
         salt = await self._journal.meta("salt", bytes.fromhex(self._clock.token() + self._clock.token()))
         digest_key = await self._journal.meta("digest_key", bytes.fromhex(self._clock.token()))
         if settings.manifest is None:
-            raise StartError("No manifest was named. Start with --manifest PATH; `seawall check PATH` says what is in it.")
+            raise StartError(
+                "No manifest was named. Start with --manifest PATH; `seawall check PATH` says what is in it."
+            )
         self._source = ManifestSource(
             settings.manifest, secrets=settings.secrets, environ=self._environ, digest_key=digest_key
         )
@@ -127,16 +128,6 @@ class Gateway:
         self._not_ready = None
         _log.info("listening", extra={"event": "listening", "listen": self.listen, "control": self.control})
 
-    def _refuse_open_doors(self) -> None:
-        if self.settings.allow_unauthenticated:
-            return
-        for name, address in (("listen", self.settings.listen_address), ("control", self.settings.control_address)):
-            if not address.is_local:
-                raise StartError(
-                    f"{name} {address} can be reached from other machines, and nobody who connects proves who they are. "
-                    "Listen on 127.0.0.1 or a Unix socket, or set allow_unauthenticated behind a network policy."
-                )
-
     async def _open_journal(self) -> Journal:
         if self.settings.journal.backend is JournalBackend.MEMORY:
             return MemoryJournal()
@@ -147,7 +138,7 @@ class Gateway:
         limits = settings.limits
         self._spool = Spool(Path(settings.data) / "spool", memory_limit=limits.answer_memory)
         self._exit.callback(self._spool.close)
-        self._egress = ClientEgress(self._spool)
+        self._egress = ClientEgress(self._spool, answer_limit=limits.answer_max)
         self._exit.push_async_callback(self._egress.close)
         self._trajectories = Trajectories(
             journal, clock, telemetry, salt=salt, implicit_steps=settings.runs.implicit_steps
@@ -215,15 +206,13 @@ class Gateway:
             self.control = _url(runner.addresses[0], address)
 
     async def _serve_agents(self) -> None:
-        self._front = HttpFront(self._proxy)
-        self._exit.push_async_callback(self._front.close)
         address = self.settings.listen_address
         if address.path:
-            await self._front.listen_unix(address.path)
-            self.listen = str(address)
-        else:
-            port = await self._front.listen_tcp(address.host, address.port)
-            self.listen = _url((address.host, port), address)
+            raise StartError(f"listen {address}: agents are served on HOST:PORT; a Unix socket is not supported yet.")
+        self._front = HttpFront(self._proxy, refuse=refuse_request)
+        self._exit.push_async_callback(self._front.close)
+        port = await self._front.listen(address.host, address.port)
+        self.listen = _url((address.host, port), address)
 
     # --- the manifest in force
 
@@ -238,7 +227,9 @@ class Gateway:
             catalog = await asyncio.to_thread(self._source.load, self._catalog)
         except ConfigError as error:
             self.reload_problem = str(error)
-            _log.error("reload refused, the running manifest stays in force", extra={"event": "reload", "problem": str(error)})
+            _log.error(
+                "reload refused, the running manifest stays in force", extra={"event": "reload", "problem": str(error)}
+            )
             return False
         change = diff(self._catalog, catalog)
         self.reload_problem = None
@@ -269,11 +260,17 @@ class Gateway:
         pools = self._stages.admission.statistics()
         return Statistics(
             domains={
-                name: DomainUse(in_use=_number(pool, "in_flight"), queued=_number(pool, "queued"))
+                name: DomainUse(
+                    in_use=_number(pool, "in_flight"),
+                    slots=_number(pool, "concurrency"),
+                    queue_length=_number(pool, "waiting"),
+                )
                 for name, pool in pools.items()
             },
-            open_trajectories=len(self._trajectories),
-            journal_queued=0 if self._stats is None else self._stats.queued,
+            open_trajectories=self._trajectories.by_phase(),
+            journal_queue=None if self._stats is None else self._stats.queued,
+            journal_oldest_queued_s=None if self._stats is None else self._stats.oldest_queued_s,
+            journal_is_healthy=self._journal.is_healthy,
         )
 
     async def _refresh(self) -> None:
@@ -289,7 +286,11 @@ class Gateway:
             "reload_problem": self.reload_problem,
             "warnings": [str(warning) for warning in self._source.warnings],
             "tools": {
-                name: {"upstream": tool.upstream.origin, "domain": tool.domain.name, "operations": sorted(tool.operations)}
+                name: {
+                    "upstream": tool.upstream.origin,
+                    "domain": tool.domain.name,
+                    "operations": sorted(tool.operations),
+                }
                 for name, tool in catalog.tools.items()
             },
         }
@@ -334,8 +335,8 @@ class Gateway:
         # In the next pass of the loop: the run is being changed right now.
         asyncio.get_running_loop().call_soon(self._unwinder.run_once)
 
-    def _spawn(self, coroutine: object, name: str) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine, name=name)  # type: ignore[arg-type]
+    def _spawn(self, coroutine: Coroutine[object, object, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 

@@ -50,7 +50,7 @@ def _run(settings: ServerSettings) -> int:
             TelemetrySettings(
                 log_level=told.log_level.value,
                 log_format=LogFormat(told.log_format.value),
-                auto_instrument=told.auto_instrument,
+                auto_instrument=told.instrument_server or told.instrument_client,
             )
         )
     except TracingUnavailable as error:

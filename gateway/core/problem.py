@@ -31,15 +31,21 @@ class Problem:
     body: bytes
 
 
-def problem(refusal: Refusal, *, trajectory: str | None = None, step: int | None = None) -> Problem:
-    """Return a refusal as problem JSON. `trajectory` and `step` say which run and step it is about, where known."""
+def problem(
+    refusal: Refusal, *, trajectory: str | None = None, step: int | None = None, status: int | None = None
+) -> Problem:
+    """Return a refusal as problem JSON.
+
+    `trajectory` and `step` say which run and step it is about, where known; `status` overrides the code's own, for
+    requests that are not even HTTP enough to reach a tool.
+    """
     row = CODES[refusal.code]
     retryable = row.retryable if refusal.retryable is None else refusal.retryable
     dispatched = refusal.dispatched or row.dispatched
     members: dict[str, object] = {
         "type": _TYPE + refusal.code.value,
         "title": row.title,
-        "status": row.status,
+        "status": status or row.status,
         "detail": refusal.detail,
         "code": refusal.code.value,
         "class": row.error_class.value,
@@ -58,4 +64,4 @@ def problem(refusal: Refusal, *, trajectory: str | None = None, step: int | None
         headers.append((b"Retry-After", b"%d" % max(1, math.ceil(refusal.retry_after_ms / 1000))))
     if not (retryable and row.client_may_retry):
         headers.append((b"x-should-retry", b"false"))
-    return Problem(row.status, tuple(headers), orjson.dumps(members))
+    return Problem(status or row.status, tuple(headers), orjson.dumps(members))

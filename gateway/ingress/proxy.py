@@ -32,7 +32,7 @@ from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.journal.trajectories import Trajectories
 from gateway.telemetry import Telemetry
 
-__all__ = ["Proxy", "ProxyLimits", "refuse"]
+__all__ = ["Proxy", "ProxyLimits", "refuse", "refuse_request"]
 
 _NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _KEY = re.compile(rb'"?[\x21\x23-\x5b\x5d-\x7e]{1,255}"?')
@@ -200,9 +200,7 @@ class Proxy:
                 detail=f"The body is larger than {limits.body_max} bytes (setting limits.body_max). Nothing was sent.",
             )
         except UploadBroken as error:
-            return Refusal(
-                code=Code.INVALID_ARGUMENTS, dependency=call.tool.name, detail=f"Nothing was sent: {error}."
-            )
+            return Refusal(code=Code.INVALID_ARGUMENTS, dependency=call.tool.name, detail=f"Nothing was sent: {error}.")
         except SpoolFailed as error:
             return Refusal(
                 code=Code.RESOURCE_EXHAUSTED,
@@ -329,6 +327,13 @@ def refuse(
         on_delivered=on_delivered,
         release=release,
     )
+
+
+def refuse_request(status: int, detail: str) -> OutgoingResponse:
+    """Return the refusal of a request that the front itself could not take."""
+    code = Code.INTERNAL if status == 500 else Code.INVALID_ARGUMENTS
+    told = problem(Refusal(code=code, detail=detail), status=status)
+    return OutgoingResponse(status=told.status, headers=told.headers, body=BytesBody(told.body))
 
 
 def _marks(call: Call) -> Headers:

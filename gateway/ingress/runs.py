@@ -63,7 +63,9 @@ class Runs:
             arguments = _arguments(body.data if isinstance(body, BytesBody) else b"")
             if isinstance(arguments, Refusal):
                 return refuse(arguments)
-            agent = (first_header(request.headers, b"seawall-agent") or request.peer.encode() or b"local").decode("latin-1")
+            agent = (first_header(request.headers, b"seawall-agent") or request.peer.encode() or b"local").decode(
+                "latin-1"
+            )
             answer = await self._route(request.method, parts[3:], arguments, agent)
         except TooLarge:
             answer = Refusal(code=Code.PAYLOAD_TOO_LARGE, detail=f"The body is larger than {_BODY_MAX} bytes.")

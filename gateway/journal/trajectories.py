@@ -105,7 +105,7 @@ class Trajectories:
         self._implicit: dict[str, list[Run]] = {}
         self._loading: dict[str, asyncio.Future[Run | None]] = {}
         self._aside: dict[str, dict[int, Record]] = {}
-        self._compensating: set[str] = set()
+        self._phases: dict[Phase, set[str]] = {phase: set() for phase in Phase}
         self._refusals: dict[str, Counter[tuple[str, str, str]]] = {}
         self.on_unwinding: Callable[[], None] = lambda: None
 
@@ -124,7 +124,11 @@ class Trajectories:
 
     def compensating(self) -> list[str]:
         """Return the names of the runs that are being undone."""
-        return list(self._compensating)
+        return list(self._phases[Phase.COMPENSATING])
+
+    def by_phase(self) -> dict[str, int]:
+        """Return how many live runs are in each phase."""
+        return {phase.value: len(names) for phase, names in self._phases.items() if names}
 
     async def find(self, name: str) -> Run | None:
         """Return a run by name, open or closed, or None if it was never opened.
@@ -259,9 +263,10 @@ class Trajectories:
         future.add_done_callback(partial(self._appended, run, records, lazy))
         if state.phase is not phase or before == 0:
             self._telemetry.trajectory_changed(state.id, state.phase.value, state.reason)
-            if not state.is_open:
+            if state.is_open:
+                self._file(run)
+            else:
                 self._retire(run)
-            self._file(run)
         run.notify()
         return future
 
@@ -356,11 +361,13 @@ class Trajectories:
         return failed
 
     def _file(self, run: Run) -> None:
-        if run.state.phase is Phase.COMPENSATING:
-            self._compensating.add(run.state.id)
+        name, phase = run.state.id, run.state.phase
+        for names in self._phases.values():
+            names.discard(name)
+        if name in self._runs:
+            self._phases[phase].add(name)
+        if phase is Phase.COMPENSATING:
             self.on_unwinding()
-        else:
-            self._compensating.discard(run.state.id)
 
     def _retire(self, run: Run) -> None:
         self._drop(run)
@@ -370,6 +377,7 @@ class Trajectories:
 
     def _drop(self, run: Run) -> None:
         self._runs.pop(run.state.id, None)
+        self._file(run)
         siblings = self._implicit.get(run.state.agent)
         if siblings and run in siblings:
             siblings.remove(run)

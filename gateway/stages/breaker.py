@@ -24,7 +24,6 @@ __all__ = ["REMEMBERED", "BreakerStage"]
 REMEMBERED = "breaker/"
 # A canary is lost this long after the deadline of its call: time enough to notice the time-out and say so.
 _LEASE_SLACK_S = 1.0
-_NEVER_A_CANARY = frozenset({Tier.PIVOT, Tier.UNMANAGED})
 
 
 class BreakerStage:
@@ -187,12 +186,12 @@ def _key(tool: ToolSpec) -> str:
 
 
 def _may_be_canary(call: Call) -> bool:
-    """Whether the call may be the experiment: making it twice, or making it in vain, must do no harm."""
-    operation = call.operation
-    if operation.tier in _NEVER_A_CANARY:
-        return False
-    honours_key = call.tool.idempotency is not None and call.key is not None
-    return operation.is_read or operation.is_idempotent or honours_key
+    """Whether the call may be the experiment: anything but an irreversible one.
+
+    Writes that can be undone may, and those of unmanaged tools too: a tool that is only ever written to would else never
+    be found healed (docs/adr/0007-canaries.md).
+    """
+    return call.operation.tier is not Tier.PIVOT
 
 
 _DETAILS = {
