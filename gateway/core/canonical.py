@@ -1,0 +1,97 @@
+"""When are two calls the same action? Digests of what a call asks for, equal for equal meaning.
+
+An agent that repeats itself often writes the same JSON with other spacing or key order. Such bodies are compared in a
+canonical form, but only where that form is lossless: a float, an exponent, a long run of digits or a repeated key may
+mean one thing to us and another to the tool, so then the raw bytes are compared. The error is one-sided: two calls of
+equal meaning may be told apart, two calls of different meaning are never taken for one.
+
+Source: RFC 8785 (JSON canonicalisation) for the idea; its number rules are left out because they lose digits.
+Left out: sorting form fields and query parameters, whose order some tools obey.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from hashlib import blake2b
+from typing import Final, NoReturn
+
+import orjson
+
+__all__ = ["action_digest", "canonical_body", "fingerprint", "is_json", "media_type"]
+
+DIGEST_BYTES: Final = 16
+"""128 bits: collisions are out of reach within one run, which is the only place where digests are compared."""
+
+CANONICAL_LIMIT_BYTES: Final = 256 << 10
+"""Larger bodies are compared as they are: parsing them would hold up every other call."""
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.|\\\Z)*+(?:"|\Z)', re.DOTALL)
+"""Ends at the end of the text too, so that an unclosed string costs one scan and not one a quote."""
+
+_LOSSY_NUMBER = re.compile(rb"[0-9][.eE]|[0-9]{16}|-0")
+
+
+def media_type(content_type: str) -> str:
+    """Return the lower-case media type without its parameters."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def is_json(content_type: str) -> bool:
+    """Whether a Content-Type names JSON (`application/json`, `application/problem+json` and the like)."""
+    kind = media_type(content_type)
+    return kind == "application/json" or kind.endswith("+json")
+
+
+def canonical_body(content_type: str, body: bytes) -> bytes:
+    """Return the bytes that stand for a body: JSON with sorted keys where that loses nothing, else the body itself."""
+    if not is_json(content_type) or len(body) > CANONICAL_LIMIT_BYTES:
+        return body
+    if _LOSSY_NUMBER.search(_STRING.sub(b"", body)):
+        return body
+    try:
+        value = json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_refuse)
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except (TypeError, ValueError, RecursionError):
+        return body
+
+
+def action_digest(operation: str, method: str, target: str, content_type: str, body: bytes) -> bytes:
+    """Return 16 bytes that name the action: equal for calls that ask the operation for the same thing.
+
+    `target` is the raw path and query. For a body that is not in memory pass its own digest as `body`.
+    """
+    return _digest(operation.encode(), method.encode(), _bytes(target), canonical_body(content_type, body))
+
+
+def fingerprint(method: str, target: str, content_type: str, body: bytes) -> bytes:
+    """Return 16 bytes that name the content, to tell a repeat from another call under the same key.
+
+    Unlike `action_digest` it knows nothing of the manifest, so a reload does not change it.
+    """
+    return _digest(
+        method.encode(), _bytes(target), media_type(content_type).encode(), canonical_body(content_type, body)
+    )
+
+
+def _digest(*parts: bytes) -> bytes:
+    state = blake2b(digest_size=DIGEST_BYTES)
+    for part in parts:
+        state.update(len(part).to_bytes(8, "big"))
+        state.update(part)
+    return state.digest()
+
+
+def _bytes(target: str) -> bytes:
+    return target.encode("utf-8", "surrogatepass")
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return unique
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
