@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,11 +77,28 @@ def test_segments_are_compared_decoded_and_bound_decoded() -> None:
 @pytest.mark.parametrize(
     "target",
     [
-        "/v1/../payouts", "/v1/./payouts", "/v1/%2e%2E/payouts", "/..", "/v1/..%2fpayouts", "/v1%2Fpayouts", "/v1%5cpayouts",
-        "/v1\\payouts", "//v1/payouts", "/v1//payouts", "/v1/pay%00outs", "/v1/pay%0aouts", "/v1/pay%7Fouts", "/v1/%zz",
-        "/v1/pay outs", "/v1/payé", "/v1/#x", "/v1/..;/payouts", "/v1/..;x=1/payouts", "/v1/..%3b/payouts",
+        "/v1/../payouts",
+        "/v1/./payouts",
+        "/v1/%2e%2E/payouts",
+        "/..",
+        "/v1/..%2fpayouts",
+        "/v1%2Fpayouts",
+        "/v1%5cpayouts",
+        "/v1\\payouts",
+        "//v1/payouts",
+        "/v1//payouts",
+        "/v1/pay%00outs",
+        "/v1/pay%0aouts",
+        "/v1/pay%7Fouts",
+        "/v1/%zz",
+        "/v1/pay outs",
+        "/v1/payé",
+        "/v1/#x",
+        "/v1/..;/payouts",
+        "/v1/..;x=1/payouts",
+        "/v1/..%3b/payouts",
     ],
-)  # fmt: skip
+)
 def test_a_path_that_servers_read_differently_is_refused(target: str) -> None:
     """A GET on such a path would pass as a read here and reach a declared pivot there."""
     with pytest.raises(AmbiguousPath):
@@ -106,12 +125,22 @@ def test_a_hole_is_never_empty_and_its_value_is_utf_8() -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("post /x", "capitals"), ("POST", "begins with `/`"), ("POST x", "begins with `/`"), ("POST /{a}.json", "whole segment"),
-        ("POST /{a}/{a}", "twice"), ("POST /a b", "percent-encoded"), ("POST /a//b", "empty segment"), ("POST /../b", "`..`"),
-        ("POST /x?a", "key=value"), ("POST /x?a={b}", "literal"), ("POST /x?a=1&a=2", "twice"), ("POST /${key}", "no value is known"),
-        ("", "capitals"), ("POST /é", "percent-encoded"),
+        ("post /x", "capitals"),
+        ("POST", "begins with `/`"),
+        ("POST x", "begins with `/`"),
+        ("POST /{a}.json", "whole segment"),
+        ("POST /{a}/{a}", "twice"),
+        ("POST /a b", "percent-encoded"),
+        ("POST /a//b", "empty segment"),
+        ("POST /../b", "`..`"),
+        ("POST /x?a", "key=value"),
+        ("POST /x?a={b}", "literal"),
+        ("POST /x?a=1&a=2", "twice"),
+        ("POST /${key}", "no value is known"),
+        ("", "capitals"),
+        ("POST /é", "percent-encoded"),
     ],
-)  # fmt: skip
+)
 def test_a_pattern_that_cannot_be_read_says_why(text: str, part: str) -> None:
     """The sentence is what the author of a manifest has to go by."""
     with pytest.raises(PatternError, match=part):
@@ -152,7 +181,5 @@ def _fits(pattern: tuple[str | None, ...], segments: list[str]) -> bool:
 def test_any_target_is_matched_or_refused(target: str, is_managed: bool) -> None:
     """Nothing else may come out of it, whatever bytes an agent sends."""
     match = matcher("GET /a/{b}", "POST /a?x=1") if is_managed else matcher(has_prefix=True)
-    try:
+    with contextlib.suppress(AmbiguousPath):
         assert match("GET", target).operation is not None
-    except AmbiguousPath:
-        pass
