@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core import routing
 from gateway.core.manifest import Tier, TimeoutSettings
 from gateway.core.routing import Matcher, PatternError, normalised_segments, parse_pattern
 from gateway.core.tool import AmbiguousPath, Operation
@@ -183,3 +184,11 @@ def test_any_target_is_matched_or_refused(target: str, is_managed: bool) -> None
     match = matcher("GET /a/{b}", "POST /a?x=1") if is_managed else matcher(has_prefix=True)
     with contextlib.suppress(AmbiguousPath):
         assert match("GET", target).operation is not None
+
+
+@given(st.text(alphabet="/.;%2eEfF5cCa~:", max_size=12))
+def test_plain_paths_are_those_that_the_full_look_would_pass(path: str) -> None:
+    """The short cut is only a short cut."""
+    if routing._PLAIN.fullmatch(path):
+        assert not routing._DOTS.search(path)
+        assert not routing._UNCLEAR.search(path)
