@@ -1,12 +1,29 @@
-"""The command line."""
+"""The command line: one group, its commands in `gateway/commands/`, a line each here."""
 
 from __future__ import annotations
 
 import click
 
+from gateway import __version__
+from gateway.commands import LazyGroup
+
 __all__ = ["main"]
 
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "check": ("gateway.commands.check:check", "Say everything that is wrong with a manifest."),
+    "explain": ("gateway.commands.explain:explain", "Say which operation a call is, its tier and why."),
+    "schema": ("gateway.commands.schema:schema", "Print the JSON Schema of the manifest, for editors."),
+}
 
-@click.group()
+
+@click.group(cls=LazyGroup, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="seawall")
 def main() -> None:
-    """Seawall: an HTTP sidecar and tool gateway for AI agents."""
+    """Seawall: an HTTP sidecar and tool gateway for AI agents.
+
+    Exit codes: 0 all is well, 1 something was found, 2 wrong usage, 3 no gateway answered, 4 the gateway said no.
+    """
+
+
+if __name__ == "__main__":
+    main()

@@ -50,9 +50,9 @@ def canonical_body(content_type: str, body: bytes) -> bytes:
     if _LOSSY_NUMBER.search(_STRING.sub(b"", body)):
         return body
     try:
-        value = json.loads(body, object_pairs_hook=_unique, parse_constant=_refuse)
+        value = json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_refuse)
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-    except (ValueError, RecursionError):
+    except (TypeError, ValueError, RecursionError):
         return body
 
 
@@ -83,7 +83,7 @@ def _digest(*parts: bytes) -> bytes:
 
 
 def _bytes(target: str) -> bytes:
-    return target.encode("utf-8", "surrogateescape")
+    return target.encode("utf-8", "surrogatepass")
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

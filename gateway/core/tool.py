@@ -20,8 +20,10 @@ from gateway.core.manifest import (
     TimeoutSettings,
 )
 from gateway.core.retry import RetrySettings
+from gateway.core.secret import SecretBox
 
 __all__ = [
+    "AmbiguousPath",
     "BoundRequest",
     "Catalog",
     "Compensator",
@@ -35,11 +37,16 @@ __all__ = [
 ]
 
 
+class AmbiguousPath(ValueError):
+    """The tool's server may read the path otherwise than we do: refuse the call (`ERR_INVALID_ARGUMENTS`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class BoundRequest:
     """A request with every value filled in; what the journal keeps of a compensator.
 
-    `target` is the path and query below the tool's upstream (its path prefix not included), percent-encoded.
+    `target` is the path and query below the tool's upstream (its path prefix not included), percent-encoded. A secret
+    in a header stays `${secret:NAME}` here; whoever sends it calls `Catalog.secrets.resolve_headers(bound.headers)`.
     """
 
     tool: str
@@ -151,7 +158,9 @@ class ToolSpec:
     """A tool, ready to run.
 
     Attributes:
-        match: finds the operation of a method and a raw target (path and query below the tool's name).
+        match: finds the operation of a method and a raw target (path and query below the tool's name); raises
+            `AmbiguousPath`.
+        operations: those declared, and the two that stand for all undeclared calls (`is_declared` False).
         credential: header name and value to set on each request; the value is a secret and never printed.
         breaker_key: names the origin and credential that share one breaker, without revealing the credential.
         digest: of everything above as configured; equal digests mean that a reload changed nothing for this tool.
@@ -178,8 +187,9 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Catalog:
-    """All tools in force, by name, and the digest of the manifest they came from."""
+    """All tools in force, by name, the secrets that bound requests refer to, and the digest of all of it."""
 
     tools: Mapping[str, ToolSpec]
     domains: Mapping[str, Domain]
     digest: str = ""
+    secrets: SecretBox = field(default_factory=SecretBox, repr=False)

@@ -1,0 +1,416 @@
+"""From a manifest to a `Catalog`: expressions compiled, secrets resolved, defaults inherited, everything checked.
+
+Settings written nearer win key by key: operation over tool over domain over the defaults. A tool without a domain has
+one of its own, `tool:NAME`. What did not change since the previous catalog is the very same object in the new one, so a
+reload leaves it, and the calls and breakers that belong to it, alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+import orjson
+
+from gateway.config.cel import NAMES, CelExpression, ExpressionProblem, compile_condition
+from gateway.config.errors import Position, Problems, nearest, shown
+from gateway.config.loader import Entry, Loaded
+from gateway.config.request import TOKEN, Names, compile_request
+from gateway.config.rules import (
+    admission_of,
+    check_breaker,
+    check_domain_of,
+    check_name,
+    check_operation,
+    check_retry,
+    check_secret,
+    overlay,
+    read_upstream,
+)
+from gateway.config.secrets import SecretProblem, SecretSource
+from gateway.config.template import SecretRef, compile_parts, secrets_in
+from gateway.core.admission import AdmissionSettings
+from gateway.core.breaker import BreakerSettings
+from gateway.core.manifest import (
+    CompensatorSettings,
+    DomainSettings,
+    OperationSettings,
+    ProbeSettings,
+    RequestSettings,
+    Tier,
+    TimeoutSettings,
+    ToolSettings,
+)
+from gateway.core.retry import RetrySettings
+from gateway.core.routing import SAFE_METHODS, Matcher, Pattern, PatternError, parse_pattern
+from gateway.core.secret import Secret, SecretBox
+from gateway.core.tool import Catalog, Compensator, Domain, Operation, Probe, RequestTemplate, ToolSpec, Upstream
+
+__all__ = ["UNDECLARED_READ", "UNDECLARED_WRITE", "compile_catalog"]
+
+UNDECLARED_READ: Final = "undeclared:read"
+UNDECLARED_WRITE: Final = "undeclared:write"
+"""Names of the two operations that stand for all undeclared calls; the colon keeps them apart from declared names."""
+
+_COMPENSATOR: Final = Names(NAMES, {})
+_PROBE: Final = Names(NAMES - {"response"}, {"response": "a probe is sent for a step whose answer never came"})
+
+
+def compile_catalog(
+    loaded: Loaded, secrets: SecretSource, problems: Problems, digest_key: bytes = b"", previous: Catalog | None = None
+) -> Catalog:
+    """Return the catalog; it is complete only if nothing went to `problems`.
+
+    Args:
+        loaded: what the files say.
+        secrets: where secrets come from.
+        problems: takes everything that is wrong or odd.
+        digest_key: keys the digests of credentials (at most 64 bytes), so that they say nothing without it.
+        previous: the catalog so far; its unchanged domains and tools are reused.
+    """
+    return _Compiler(loaded, secrets, problems, digest_key, previous).catalog()
+
+
+@dataclass(frozen=True, slots=True)
+class _Effective:
+    """What holds for a tool after inheritance."""
+
+    domain: Domain
+    breaker: BreakerSettings
+    retry: RetrySettings
+    timeouts: TimeoutSettings
+
+
+class _Compiler:
+    def __init__(
+        self,
+        loaded: Loaded,
+        secrets: SecretSource,
+        problems: Problems,
+        digest_key: bytes,
+        previous: Catalog | None,
+    ) -> None:
+        self._loaded = loaded
+        self._source = secrets
+        self._problems = problems
+        self._key = digest_key
+        self._previous = previous or Catalog({}, {})
+        self._secrets: dict[str, Secret | None] = {}
+
+    def catalog(self) -> Catalog:
+        domains = {name: self._domain(name, entry) for name, entry in self._loaded.domains.items()}
+        for kind in ("domains", "tools"):
+            for name, position in self._loaded.names[kind].items():
+                check_name("a tool" if kind == "tools" else "a domain", name, position, self._problems)
+        for name, secret in self._loaded.secrets.items():
+            check_secret(name, secret, self._problems)
+        tools: dict[str, ToolSpec] = {}
+        for name, entry in self._loaded.tools.items():
+            if (tool := self._tool(name, entry, domains)) is not None:
+                tools[name] = tool
+                domains.setdefault(tool.domain.name, tool.domain)
+        for name, secret in self._loaded.secrets.items():
+            if name not in self._secrets and not self._problems.has_errors:
+                self._problems.warn(secret.at(), f"secret `{shown(name)}` is not used", "remove it")
+        box = {name: secret for name, secret in self._secrets.items() if secret is not None}
+        return Catalog(tools, domains, self._digest_of_all(tools, domains), SecretBox(box))
+
+    def _domain(self, name: str, entry: Entry[DomainSettings]) -> Domain:
+        settings = entry.settings
+        if settings.breaker is not None:
+            check_breaker(settings.breaker, entry.at, self._problems)
+        if settings.retry is not None:
+            check_retry(settings.retry, entry.at, self._problems)
+        return self._kept(Domain(name=name, admission=admission_of(entry, self._problems), timeouts=settings.timeouts))
+
+    def _kept(self, domain: Domain) -> Domain:
+        """Return the previous catalog's domain if it is the same."""
+        old = self._previous.domains.get(domain.name)
+        same = old is not None and (old.admission, old.timeouts) == (domain.admission, domain.timeouts)
+        return old if same and old is not None else domain
+
+    def _tool(self, name: str, entry: Entry[ToolSettings], domains: Mapping[str, Domain]) -> ToolSpec | None:
+        settings = entry.settings
+        upstream = read_upstream(settings.upstream, entry.at("upstream"), self._problems)
+        effective = self._effective(name, entry, domains)
+        if settings.idempotency is not None and not TOKEN.fullmatch(settings.idempotency.header):
+            self._problems.add(entry.at("idempotency", "header"), "not a header name", "letters, digits and `-`")
+        credential = self._credential(entry)
+        operations = _Operations(self, name, entry, effective.timeouts)
+        declared = operations.compile()
+        if upstream is None:
+            return None
+        digest = self._digest(settings, effective, credential)
+        old = self._previous.tools.get(name)
+        if old is not None and old.digest == digest and old.domain is effective.domain:
+            return old
+        read, write = _undeclared(name, bool(declared), settings.strict, effective.timeouts)
+        every = [operation for _, operation, _ in declared] + [read[0], write[0]]
+        return ToolSpec(
+            name=name,
+            upstream=upstream,
+            domain=effective.domain,
+            breaker=effective.breaker,
+            retry=effective.retry,
+            match=Matcher(declared, read, write, has_prefix=bool(upstream.prefix)),
+            operations={operation.name: operation for operation in every},
+            idempotency=settings.idempotency,
+            credential=credential,
+            is_strict=settings.strict,
+            breaker_key=self._breaker_key(upstream, credential),
+            digest=digest,
+        )
+
+    def _effective(self, name: str, entry: Entry[ToolSettings], domains: Mapping[str, Domain]) -> _Effective:
+        settings, node = entry.settings, entry.node
+        check_domain_of(entry, self._loaded, self._problems)
+        of_domain = self._loaded.domains.get(settings.domain or "")
+        shared = of_domain.settings if of_domain is not None else DomainSettings()
+        timeouts = overlay(shared.timeouts, settings.timeouts, node.map("timeouts"))
+        breaker = overlay(shared.breaker or BreakerSettings(), settings.breaker, node.map("breaker"))
+        retry = overlay(shared.retry or RetrySettings(), settings.retry, node.map("retry"))
+        if settings.breaker is not None:
+            check_breaker(breaker, entry.at, self._problems)
+        if settings.retry is not None:
+            check_retry(retry, entry.at, self._problems)
+        domain = domains.get(settings.domain) if settings.domain is not None else None
+        if domain is None:
+            domain = self._kept(Domain(name=f"tool:{name}", admission=AdmissionSettings(), timeouts=timeouts))
+        return _Effective(domain, breaker, retry, timeouts)
+
+    def _credential(self, entry: Entry[ToolSettings]) -> tuple[bytes, bytes] | None:
+        settings = entry.settings.credentials
+        if settings is None:
+            return None
+        here = entry.at("credentials", "value")
+        if not TOKEN.fullmatch(settings.header):
+            self._problems.add(entry.at("credentials", "header"), "not a header name", "letters, digits and `-`")
+            return None
+        try:
+            parts = compile_parts(settings.value)
+        except ExpressionProblem as problem:
+            self._problems.add(here, str(problem), problem.hint)
+            return None
+        if any(isinstance(part, CelExpression) for part in parts):
+            self._problems.add(
+                here, "a credential holds text and `${secret:NAME}`, no expressions", "it is the same for all"
+            )
+            return None
+        if not secrets_in(parts):
+            self._problems.warn(
+                here,
+                "the credential stands in the manifest itself",
+                "use `${secret:NAME}` and keep the value elsewhere",
+            )
+        value = ""
+        for part in parts:
+            if isinstance(part, SecretRef):
+                secret = self.secret(part.name, here)
+                value += "" if secret is None else secret.reveal()
+            elif isinstance(part, str):
+                value += part
+        if any(ord(character) < 0x20 or ord(character) == 0x7F for character in value):
+            self._problems.add(here, "a header holds no line breaks and no control characters", "check its quotes")
+            return None
+        return settings.header.encode("ascii"), value.strip().encode()
+
+    def secret(self, name: str, used_at: Position) -> Secret | None:
+        """Return a secret that is used at a place, or None after reporting it once."""
+        if name not in self._secrets:
+            self._secrets[name] = None
+            try:
+                entry = self._loaded.secrets.get(name)
+                if entry is None and name in self._loaded.names["secrets"]:
+                    return None
+                self._secrets[name] = self._source.read(name, entry)
+            except SecretProblem as problem:
+                offered = nearest(name, self._loaded.secrets) if entry is None else ""
+                better = offered if offered.startswith("did") else ""
+                self._problems.add(used_at, str(problem), "; ".join(filter(None, (better, problem.hint))))
+        return self._secrets[name]
+
+    def condition(self, source: str | None, position: Position) -> CelExpression | None:
+        """Return a compiled condition, or None if there is none or it was reported."""
+        if source is None:
+            return None
+        try:
+            return compile_condition(source)
+        except ExpressionProblem as problem:
+            self._problems.add(position, str(problem), problem.hint)
+            return None
+
+    def request(
+        self, settings: CompensatorSettings | ProbeSettings, entry: Entry[ToolSettings], own: str, *path: str
+    ) -> RequestTemplate | None:
+        """Return the template of a compensator or probe, or None after reporting what is wrong with it."""
+        names = _PROBE if isinstance(settings, ProbeSettings) else _COMPENSATOR
+        if settings.tool is not None and settings.tool not in self._loaded.names["tools"]:
+            known = self._loaded.names["tools"]
+            self._problems.add(
+                entry.at(*path, "tool"), f"unknown tool `{shown(settings.tool)}`", nearest(settings.tool, known)
+            )
+
+        def report(below: tuple[str | int, ...], message: str, hint: str) -> None:
+            self._problems.add(entry.at(*path, *below), message, hint)
+
+        compiled = compile_request(_request_part(settings), settings.tool or own, names, report)
+        if compiled is None:
+            return None
+        template, secrets = compiled
+        for secret in sorted(secrets):
+            self.secret(secret, entry.at(*path, "headers"))
+        return template
+
+    @property
+    def problems(self) -> Problems:
+        """Where problems go."""
+        return self._problems
+
+    def _digest(self, *parts: object) -> str:
+        state = blake2b(digest_size=16, key=self._key[:64])
+        for part in parts:
+            state.update(
+                orjson.dumps(part, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS, default=_plain) + b"\n"
+            )
+        return state.hexdigest()
+
+    def _digest_of_all(self, tools: Mapping[str, ToolSpec], domains: Mapping[str, Domain]) -> str:
+        secrets = {name: "" if value is None else value.reveal() for name, value in self._secrets.items()}
+        return self._digest({name: tool.digest for name, tool in tools.items()}, domains, secrets)
+
+    def _breaker_key(self, upstream: Upstream, credential: tuple[bytes, bytes] | None) -> str:
+        return upstream.origin if credential is None else f"{upstream.origin}#{self._digest(credential)[:16]}"
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    raise TypeError(f"no digest for {type(value).__name__}")
+
+
+def _request_part(settings: RequestSettings) -> RequestSettings:
+    return RequestSettings(
+        request=settings.request,
+        headers=settings.headers,
+        query=settings.query,
+        json=settings.json,
+        form=settings.form,
+        body=settings.body,
+    )
+
+
+class _Operations:
+    """Compiles the operations of one tool."""
+
+    def __init__(self, compiler: _Compiler, tool: str, entry: Entry[ToolSettings], timeouts: TimeoutSettings) -> None:
+        self._compiler = compiler
+        self._problems = compiler.problems
+        self._tool = tool
+        self._entry = entry
+        self._timeouts = timeouts
+        self._shapes: dict[tuple[object, ...], str] = {}
+
+    def compile(self) -> list[tuple[Pattern, Operation, str]]:
+        compiled = []
+        for name, settings in self._entry.settings.operations.items():
+            at = ("operations", name)
+            self._check(name, settings, at)
+            pattern = self._pattern(name, settings, at)
+            operation = self._operation(name, settings, at)
+            if pattern is not None:
+                compiled.append((pattern, operation, _reason(operation)))
+        return compiled
+
+    def _check(self, name: str, settings: OperationSettings, at: tuple[str, ...]) -> None:
+        check_name("an operation", name, self._entry.at(*at), self._problems)
+        check_operation(settings, lambda *path: self._entry.at(*at, *path), self._problems)
+        probe = settings.probe
+        if probe is not None and probe.request.split(" ")[0] not in SAFE_METHODS | {"POST"}:
+            self._problems.add(
+                self._entry.at(*at, "probe"),
+                "a probe is a read",
+                "use GET or HEAD; POST only where the tool searches by it",
+            )
+
+    def _pattern(self, name: str, settings: OperationSettings, at: tuple[str, ...]) -> Pattern | None:
+        here = self._entry.at(*at, "match")
+        try:
+            pattern = parse_pattern(settings.match)
+        except PatternError as error:
+            self._problems.add(here, str(error))
+            return None
+        first = self._shapes.setdefault(pattern.shape, name)
+        if first != name:
+            where = self._entry.at("operations", first, "match")
+            self._problems.add(
+                here,
+                f"`{shown(name)}` and `{shown(first)}` (at {where}) match the same calls",
+                "make one of the paths or queries more specific",
+            )
+        return pattern
+
+    def _operation(self, name: str, settings: OperationSettings, at: tuple[str, ...]) -> Operation:
+        timeouts = overlay(self._timeouts, settings.timeouts, self._entry.node.map(*at, "timeouts"))
+        condition = self._compiler.condition(settings.postcondition, self._entry.at(*at, "postcondition"))
+        return Operation(
+            name=name,
+            tier=Tier(settings.tier),
+            timeouts=timeouts,
+            source=settings.match,
+            compensator=self._compensator(settings.compensator, (*at, "compensator")),
+            probe=self._probe(settings.probe, (*at, "probe")),
+            postcondition=condition,
+            approval=settings.approval,
+            is_idempotent=settings.idempotent,
+            fails_cleanly=settings.fails_cleanly,
+            journal=settings.journal,
+        )
+
+    def _compensator(self, settings: CompensatorSettings | None, at: tuple[str, ...]) -> Compensator | None:
+        if settings is None:
+            return None
+        condition = self._compiler.condition(settings.postcondition, self._entry.at(*at, "postcondition"))
+        template = self._compiler.request(settings, self._entry, self._tool, *at)
+        return None if template is None else Compensator(template, condition)
+
+    def _probe(self, settings: ProbeSettings | None, at: tuple[str, ...]) -> Probe | None:
+        if settings is None:
+            return None
+        landed = self._compiler.condition(settings.landed, self._entry.at(*at, "landed"))
+        not_landed = self._compiler.condition(settings.not_landed, self._entry.at(*at, "not_landed"))
+        template = self._compiler.request(settings, self._entry, self._tool, *at)
+        return None if template is None else Probe(template, landed, not_landed)
+
+
+def _reason(operation: Operation) -> str:
+    meaning = {
+        Tier.READ: "a read: it has no effect",
+        Tier.REVERSIBLE: "reversible: its effect can be left as it is",
+        Tier.PIVOT: "a pivot: it cannot be undone, and a run has at most one",
+    }.get(operation.tier, "compensable: an abort undoes it")
+    if operation.compensator is not None:
+        meaning += f", by {operation.compensator.request.source}"
+    return f"It matches `{operation.name}` ({operation.source}), which the manifest declares {meaning}."
+
+
+def _undeclared(
+    tool: str, is_managed: bool, is_strict: bool, timeouts: TimeoutSettings
+) -> tuple[tuple[Operation, str], tuple[Operation, str]]:
+    """Return the operations that stand for what the manifest does not declare (design section 1, "tier")."""
+    read = Operation(name=UNDECLARED_READ, tier=Tier.READ, timeouts=timeouts, is_declared=False)
+    tier = Tier.PIVOT if is_managed else Tier.UNMANAGED
+    write = Operation(name=UNDECLARED_WRITE, tier=tier, timeouts=timeouts, is_declared=False)
+    read_reason = f"`{tool}` declares no operation for it, and its method is one that has no effect, so it is a read."
+    if is_managed:
+        write_reason = (
+            f"`{tool}` declares operations but none for it, so this write counts as a pivot: it cannot be undone"
+        )
+    else:
+        write_reason = (
+            f"`{tool}` declares no operations, so its writes are unmanaged: they pass, are journaled and shielded, and "
+            "an abort reports them as what it cannot undo"
+        )
+    refused = "; the tool is strict, so it is refused." if is_strict else "."
+    return (read, read_reason), (write, write_reason + refused)

@@ -1,0 +1,179 @@
+"""What must hold between the fields of a manifest, beyond what each field says of itself.
+
+Each rule is a sentence in a table or a few lines; it reports the place of the field that breaks it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any, Final, TypeVar, cast
+from urllib.parse import urlsplit
+
+from gateway.config.errors import Position, Problems, nearest, shown
+from gateway.config.loader import Entry, Loaded
+from gateway.config.nodes import Map
+from gateway.core.admission import AdmissionSettings
+from gateway.core.breaker import BreakerSettings
+from gateway.core.manifest import (
+    ApprovalPolicy,
+    DomainSettings,
+    JournalMode,
+    OperationSettings,
+    SecretSettings,
+    ToolSettings,
+)
+from gateway.core.retry import RetrySettings
+from gateway.core.tool import Upstream
+
+__all__ = [
+    "admission_of",
+    "check_breaker",
+    "check_domain_of",
+    "check_name",
+    "check_operation",
+    "check_retry",
+    "check_secret",
+    "overlay",
+    "read_upstream",
+]
+
+NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+RESERVED: Final = frozenset({"seawall"})
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9.])?|[0-9A-Fa-f:.]+")
+_PREFIX = re.compile(r"(?:/(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+)*/?")
+
+S = TypeVar("S")
+At = Callable[..., Position]
+
+
+def overlay(base: S, nearer: S | None, written: Map) -> S:
+    """Return `base` with those keys replaced that were written nearer. What was left out is inherited."""
+    if nearer is None:
+        return base
+    names = [spec.name for spec in fields(cast(Any, nearer)) if spec.name in written.values]
+    return cast(S, replace(cast(Any, base), **{name: getattr(nearer, name) for name in names}))
+
+
+def check_name(kind: str, name: str, position: Position, problems: Problems) -> None:
+    """Names go into URLs, metrics and files: lower-case letters, digits, `-` and `_`."""
+    if not NAME.fullmatch(name):
+        problems.add(
+            position,
+            f"`{shown(name)}` is not a name for {kind}",
+            "lower-case letters, digits, `-` and `_`, at most 63, a letter or digit first",
+        )
+    elif kind == "a tool" and name in RESERVED:
+        problems.add(position, f"`{name}` is reserved for the gateway's own paths", "call the tool otherwise")
+
+
+def read_upstream(text: str, position: Position, problems: Problems) -> Upstream | None:
+    """Return the upstream of a base URL: http or https, a host, perhaps a port and a path; nothing else."""
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        problems.add(position, "`upstream` is not a URL", "as in `https://api.example.com/v2`")
+        return None
+    default_port = {"http": 80, "https": 443}.get(parts.scheme)
+    before = len(text) - len(text.lstrip())
+    for is_wrong, message, hint in (
+        (before or not text.isprintable() or " " in text, "holds a space or control character", "remove it"),
+        (default_port is None, "must begin with `http://` or `https://`", ""),
+        ("@" in parts.netloc, "must not hold a user or password", "use `credentials` with a secret"),
+        ("?" in text, "must not hold a query", "queries belong to the calls"),
+        ("#" in text, "must not hold a fragment", ""),
+        (not host, "names no host", "as in `https://api.example.com/v2`"),
+        (bool(host) and not _HOST.fullmatch(host), "names a host that is not ASCII or not a host", "use its xn-- form"),
+        (port == 0, "names port 0", ""),
+        (not _PREFIX.fullmatch(parts.path) or _has_dots(parts.path), "has a path that is not plain", "no `//` or `..`"),
+    ):
+        if is_wrong:
+            problems.add(position, f"`upstream` {message}", hint)
+            return None
+    assert default_port is not None
+    return Upstream(parts.scheme, host, port or default_port, parts.path.rstrip("/"))
+
+
+def _has_dots(path: str) -> bool:
+    return any(part.lower().replace("%2e", ".") in (".", "..") for part in path.split("/"))
+
+
+def admission_of(entry: Entry[DomainSettings], problems: Problems) -> AdmissionSettings:
+    """Return a domain's slots. One slot cannot be shared with a reserve, so then there is none unless one was asked for."""
+    settings = entry.settings
+    reserved = settings.reserved
+    if reserved >= settings.concurrency:
+        if "reserved" in entry.node.values:
+            problems.add(
+                entry.at("reserved"),
+                f"`reserved` ({reserved}) must be less than `concurrency` ({settings.concurrency})",
+                "the agents' own calls need a slot too",
+            )
+        reserved = settings.concurrency - 1
+    return AdmissionSettings(
+        concurrency=settings.concurrency,
+        reserved=reserved,
+        queue=settings.queue,
+        when_full=settings.when_full,
+        rate=settings.rate,
+    )
+
+
+def check_breaker(breaker: BreakerSettings, at: At, problems: Problems) -> None:
+    """The ring must be able to hold the minimum, and the cooldown must fit under its bound."""
+    if breaker.minimum > breaker.window:
+        problems.add(
+            at("breaker", "minimum"),
+            f"`minimum` ({breaker.minimum}) must be at most `window` ({breaker.window})",
+            "the ring never holds more outcomes than its window",
+        )
+    if breaker.cooldown > breaker.max_cooldown:
+        problems.add(
+            at("breaker", "cooldown"),
+            f"`cooldown` ({breaker.cooldown:g} s) must be at most `max_cooldown` ({breaker.max_cooldown:g} s)",
+        )
+
+
+def check_retry(retry: RetrySettings, at: At, problems: Problems) -> None:
+    """The first wait must fit under the bound of all."""
+    if retry.base > retry.cap:
+        problems.add(at("retry", "base"), f"`base` ({retry.base:g} s) must be at most `cap` ({retry.cap:g} s)")
+
+
+def check_secret(name: str, entry: Entry[SecretSettings], problems: Problems) -> None:
+    """A secret has exactly one source."""
+    if (entry.settings.file is None) == (entry.settings.env is None):
+        problems.add(entry.at(), f"secret `{shown(name)}` needs either `file` or `env`", "give exactly one")
+
+
+def check_operation(settings: OperationSettings, at: At, problems: Problems) -> None:
+    """A tier says what must be declared with it (design section 2, rules 3 to 5)."""
+    tier = settings.tier
+    has_undo = settings.compensator is not None
+    for is_wrong, key, message, hint in (
+        (tier == "compensable" and not has_undo, "tier", "a compensable operation needs a `compensator`",
+         "name the call that undoes it, or declare it a pivot"),
+        (tier == "pivot" and has_undo, "compensator", "a pivot cannot be undone, so it has no `compensator`",
+         "declare it compensable if it can be undone"),
+        (tier == "read" and has_undo, "compensator", "a read has no effect, so there is nothing to undo",
+         "remove it, or declare what the operation really does"),
+        (settings.journal is JournalMode.LAZY and tier != "reversible", "journal",
+         "`journal: lazy` is for reversible operations only", "every other effect must be on disk before it is sent"),
+        (settings.approval is ApprovalPolicy.REQUIRED and tier not in ("pivot", "compensable"), "approval",
+         "`approval` is for pivot and compensable operations", "nothing is at stake here that a person must decide"),
+        (settings.probe is not None and settings.probe.landed is None and settings.probe.not_landed is None, "probe",
+         "a probe needs `landed` or `not_landed`", "an expression over the probe's `response`"),
+        (settings.probe is not None and tier == "read", "probe", "a read has no effect, so there is nothing to probe",
+         "remove it"),
+    ):  # fmt: skip
+        if is_wrong:
+            problems.add(at(key), message, hint)
+
+
+def check_domain_of(entry: Entry[ToolSettings], loaded: Loaded, problems: Problems) -> None:
+    """A tool's domain must be declared."""
+    domain = entry.settings.domain
+    if domain is not None and domain not in loaded.names["domains"]:
+        problems.add(entry.at("domain"), f"unknown domain `{shown(domain)}`", nearest(domain, loaded.names["domains"]))

@@ -1,0 +1,74 @@
+"""A manifest becomes what the gateway runs on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gateway.config.source import ManifestSource
+from gateway.core.manifest import Tier
+from tests.config.manifests import ROOT, SECRETS, load, tool, write
+
+
+def test_the_payments_example_means_what_it_says() -> None:
+    """The design's own example, end to end."""
+    catalog = load(ROOT / "config" / "payments.yaml", **SECRETS)
+    pay = catalog.tools["payments"]
+    hold = pay.match("POST", "/v1/payment_intents").operation
+    assert (hold.name, hold.tier) == ("hold", Tier.COMPENSABLE)
+    assert hold.compensator is not None
+    bound = hold.compensator.request.bind({"response": {"json": {"id": "pi_1"}}})
+    assert (bound.method, bound.target) == ("POST", "/v1/payment_intents/pi_1/cancel")
+    assert hold.probe is not None
+    assert hold.probe.landed is not None
+    page = {"json": {"data": [{"metadata": {"key": "k"}}]}}
+    assert hold.probe.landed({"response": page, "key": "k"}) is True
+    assert pay.match("POST", "/v1/anything").operation.tier is Tier.PIVOT
+    assert pay.match("GET", "/v1/anything").operation.is_read
+    assert pay.credential == (b"Authorization", b"Bearer sk_live_canary")
+    assert "sk_live_canary" not in repr(catalog) + repr(pay) + pay.breaker_key + pay.digest
+    entry = catalog.tools["ledger"].match("POST", "/entries").operation.compensator
+    assert entry is not None
+    body = entry.request.bind(
+        {"response": {"json": {"id": 9}}, "request": {"json": {"amount": 5}}, "step": 3, "trajectory": "t"}
+    ).body
+    assert body == '{"reverses":9,"amount":-5,"note":"run t"}'
+
+
+def test_nearer_settings_win_key_by_key(tmp_path: Path) -> None:
+    """What was left out is inherited, not reset."""
+    text = "domains: {d: {timeouts: {connect: 1s, total: 9s}, breaker: {cooldown: 5s}, retry: {attempts: 7}}}\n" + tool(
+        "x: {match: GET /x, tier: read, timeouts: {idle: 3s}}",
+        "    domain: d\n    timeouts: {total: 8s}\n    breaker: {window: 40}\n",
+    )
+    spec = load(write(tmp_path, m=text)).tools["pay"]
+    timeouts = spec.match("GET", "/x").operation.timeouts
+    assert (timeouts.connect, timeouts.total, timeouts.idle) == (1.0, 8.0, 3.0)
+    assert (spec.breaker.window, spec.breaker.cooldown, spec.retry.attempts) == (40, 5.0, 7)
+
+
+def test_a_tool_without_a_domain_has_its_own(tmp_path: Path) -> None:
+    """A dead tool costs nobody else anything."""
+    assert load(write(tmp_path, m=tool())).tools["pay"].domain.name == "tool:pay"
+
+
+def test_unused_secrets_are_odd_and_open_credentials_too(tmp_path: Path) -> None:
+    """Warnings do not stop a load."""
+    source = ManifestSource(
+        write(tmp_path, m="secrets: {a: {env: X}}\n" + tool(more="    credentials: {value: abc}\n")), environ={"X": "1"}
+    )
+    source.load()
+    assert ["not used" in str(source.warnings[0]), "manifest itself" in str(source.warnings[1])] == [True, True]
+    assert "abc" not in "".join(map(str, source.warnings))
+
+
+def test_secrets_in_headers_are_resolved_from_the_catalog(tmp_path: Path) -> None:
+    """The bound request is journaled with the placeholder."""
+    text = tool(
+        "x: {match: POST /a, tier: compensable, compensator: {request: DELETE /a, headers: {X-K: '${secret:k}'}}}"
+    )
+    catalog = load(write(tmp_path, m=text), SEAWALL_SECRET_K="canary")
+    compensator = catalog.tools["pay"].match("POST", "/a").operation.compensator
+    assert compensator is not None
+    bound = compensator.request.bind({})
+    assert "canary" not in repr(bound)
+    assert catalog.secrets.resolve_headers(bound.headers) == (("X-K", "canary"),)

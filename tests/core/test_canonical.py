@@ -1,0 +1,99 @@
+"""Equal calls get equal digests; different calls never do, whatever JSON parsers make of them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.canonical import action_digest, canonical_body, fingerprint, is_json
+
+JSON = "application/json"
+
+
+def digest(body: bytes, content_type: str = JSON) -> bytes:
+    return action_digest("hold", "POST", "/v1/x", content_type, body)
+
+
+def test_spacing_and_key_order_do_not_make_another_action() -> None:
+    """A model writes its arguments afresh on each repeat."""
+    assert digest(b'{"a": 1, "b": [true, null]}') == digest(b'{"b":[true,null],\n"a":1}')
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (b'{"id": 12345678901234567890}', b'{"id": 12345678901234567891}'),
+        (b'{"id": 1.0}', b'{"id": 1}'),
+        (b'{"id": 1e3}', b'{"id": 1000}'),
+        (b'{"a": 1, "a": 2}', b'{"a": 2}'),
+        (b'{"a": -0}', b'{"a": 0}'),
+        (b'{"a": NaN}', b'{"a": null}'),
+        (b'{"a": "1"}', b'{"a": 1}'),
+        (b'{"a": "\\ud800"}', b'{"a": "?"}'),
+    ],
+)
+def test_what_parsers_read_differently_stays_apart(one: bytes, other: bytes) -> None:
+    """orjson takes the last of two equal keys and turns long integers into floats; a tool may not."""
+    assert digest(one) != digest(other)
+
+
+def test_long_digits_inside_text_are_no_numbers() -> None:
+    """Card numbers and ids in quotes keep all their digits, so they need no raw comparison."""
+    assert digest(b'{"a":"12345678901234567890", "b":"1.5e3"}') == digest(b'{"b":"1.5e3","a":"12345678901234567890"}')
+
+
+def test_bodies_that_are_not_json_are_compared_as_they_are() -> None:
+    """Some tools obey the order of form fields."""
+    form = "application/x-www-form-urlencoded"
+    assert digest(b"a=1&b=2", form) != digest(b"b=2&a=1", form)
+    assert canonical_body("text/plain", b'{"b": 1, "a": 2}') == b'{"b": 1, "a": 2}'
+
+
+def test_parts_cannot_flow_into_each_other() -> None:
+    """Digests of concatenations must not meet."""
+    assert action_digest("ab", "c", "/", "", b"") != action_digest("a", "bc", "/", "", b"")
+    assert fingerprint("POST", "/a", "", b"b") != fingerprint("POST", "/ab", "", b"")
+    assert len(fingerprint("POST", "/a", "", b"b")) == 16
+
+
+def test_an_unclosed_string_does_not_cost_quadratic_time() -> None:
+    """A body is an agent's to choose; its digest may not hold up the loop."""
+    body = b'"' + b'\\"' * 100_000
+    start = time.perf_counter()
+    canonical_body(JSON, body)
+    assert time.perf_counter() - start < 1.0
+
+
+def test_deep_nesting_is_compared_as_it_is() -> None:
+    """A recursion error would be a crash chosen by the agent."""
+    body = b"[" * 100_000
+    assert canonical_body(JSON, body) == body
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_have_a_digest(body: bytes) -> None:
+    """No body raises."""
+    assert len(digest(body)) == 16
+
+
+@given(
+    st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.dictionaries(st.text(), inner))
+)
+def test_canonical_form_is_stable(value: object) -> None:
+    """Canonicalising twice is canonicalising once."""
+    import json
+
+    once = canonical_body(JSON, json.dumps(value).encode())
+    assert canonical_body(JSON, once) == once
+
+
+@pytest.mark.parametrize(
+    "content_type", ["application/json", "Application/JSON; charset=utf-8", "application/problem+json"]
+)
+def test_json_is_known_by_its_media_type(content_type: str) -> None:
+    """Parameters and capitals do not matter."""
+    assert is_json(content_type)
+    assert not is_json("text/json-ish")
