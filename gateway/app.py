@@ -136,9 +136,9 @@ class Gateway:
     def _build(self, salt: bytes) -> None:
         settings, clock, telemetry, journal = self.settings, self._clock, self._telemetry, self._journal
         limits = settings.limits
-        self._spool = Spool(Path(settings.data) / "spool", memory_limit=limits.answer_memory)
+        self._spool = Spool(Path(settings.data) / "spool", memory_limit=limits.memory)
         self._exit.callback(self._spool.close)
-        self._egress = ClientEgress(self._spool, answer_limit=limits.answer_max)
+        self._egress = ClientEgress(self._spool, answer_limit=limits.answer)
         self._exit.push_async_callback(self._egress.close)
         self._trajectories = Trajectories(
             journal, clock, telemetry, salt=salt, implicit_steps=settings.runs.implicit_steps
@@ -171,7 +171,7 @@ class Gateway:
             self._spool,
             clock,
             telemetry,
-            ProxyLimits(body_memory=limits.body_memory, body_max=limits.body_max, in_flight=limits.in_flight),
+            ProxyLimits(body_memory=limits.memory, body_max=limits.body, in_flight=limits.in_flight),
         )
         telemetry.observe(self._statistics)
         self._in_force(self._catalog)
@@ -209,7 +209,14 @@ class Gateway:
         address = self.settings.listen_address
         if address.path:
             raise StartError(f"listen {address}: agents are served on HOST:PORT; a Unix socket is not supported yet.")
-        self._front = HttpFront(self._proxy, refuse=refuse_request)
+        limits = self.settings.limits
+        self._front = HttpFront(
+            self._proxy,
+            refuse=refuse_request,
+            line_bytes=limits.request_line,
+            field_bytes=limits.header_field,
+            fields=limits.header_fields,
+        )
         self._exit.push_async_callback(self._front.close)
         port = await self._front.listen(address.host, address.port)
         self.listen = _url((address.host, port), address)

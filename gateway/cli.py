@@ -10,9 +10,13 @@ from gateway.commands import LazyGroup
 __all__ = ["main"]
 
 _COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("gateway.commands.serve:serve", "Run the gateway."),
+    "demo": ("gateway.demo.main:demo", "Watch a run fail, be undone, and succeed, against real tool servers."),
     "check": ("gateway.commands.check:check", "Say everything that is wrong with a manifest."),
     "explain": ("gateway.commands.explain:explain", "Say which operation a call is, its tier and why."),
     "schema": ("gateway.commands.schema:schema", "Print the JSON Schema of the manifest, for editors."),
+    "trajectories": ("gateway.commands.trajectories:trajectories", "See runs; undo one."),
+    "journal": ("gateway.commands.journal:journal", "Look at a journal."),
 }
 
 

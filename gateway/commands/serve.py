@@ -42,17 +42,10 @@ def serve(config: str | None, given: dict[tuple[str, ...], str]) -> None:
 
 
 def _run(settings: ServerSettings) -> int:
-    from gateway.telemetry import LogFormat, Telemetry, TelemetrySettings, TracingUnavailable
+    from gateway.telemetry import Telemetry, TracingUnavailable
 
-    told = settings.telemetry
     try:
-        telemetry = Telemetry.configured(
-            TelemetrySettings(
-                log_level=told.log_level.value,
-                log_format=LogFormat(told.log_format.value),
-                auto_instrument=told.instrument_server or told.instrument_client,
-            )
-        )
+        telemetry = Telemetry.configured(settings.telemetry)
     except TracingUnavailable as error:
         _fail(str(error))
     try:

@@ -53,10 +53,16 @@ class LimitSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """Runs that nobody named, one per agent, and when they close by themselves."""
+    """Runs: when those that nobody named close by themselves, and how patiently a run is undone."""
 
     implicit_idle: Annotated[float, SECONDS, Gt(0), Doc("A run that nobody named is closed after this pause.")] = 600.0
     implicit_steps: Annotated[int, Ge(1), Doc("A run that nobody named is closed after this many steps.")] = 1000
+    unwind: Annotated[
+        float,
+        SECONDS,
+        Gt(0),
+        Doc("How long a compensator is tried, waits for an open breaker not counted, before its run freezes."),
+    ] = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +91,7 @@ class ServerSettings:
     drain: Annotated[float, SECONDS, Ge(0), Doc("After SIGTERM, calls in flight have this long to finish.")] = 30.0
     watch: Annotated[bool, Doc("Load the manifest again when one of its files changes; SIGHUP does so always.")] = True
     limits: Annotated[LimitSettings, Doc("Bounds.")] = LimitSettings()
-    runs: Annotated[RunSettings, Doc("Runs that nobody named.")] = RunSettings()
+    runs: Annotated[RunSettings, Doc("Runs and their ends.")] = RunSettings()
     journal: Annotated[JournalSettings, Doc("Where records go.")] = JournalSettings()
     telemetry: Annotated[TelemetrySettings, Doc("Logs and traces.")] = field(default_factory=TelemetrySettings)
 

@@ -203,9 +203,18 @@ class HttpFront:
         handler: answers a request. It is cancelled when the agent leaves. An exception from it is a bug: it is logged
             and answered with 500.
         refuse: words the refusals that the front gives itself: 400, 414, 417, 431, 500, 501, 505.
+        line_bytes, field_bytes, fields: bounds of a request's head.
     """
 
-    def __init__(self, handler: Handler, *, refuse: Refuse = _plain_refusal) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        refuse: Refuse = _plain_refusal,
+        line_bytes: int = LINE_BYTES,
+        field_bytes: int = FIELD_BYTES,
+        fields: int = FIELDS,
+    ) -> None:
         self._handler = handler
         self._refuse = refuse
         self._server = _Server(
@@ -216,9 +225,9 @@ class HttpFront:
             keepalive_timeout=KEEPALIVE_S,
             lingering_time=LINGER_S,
             read_bufsize=READ_BYTES,
-            max_line_size=LINE_BYTES,
-            max_field_size=FIELD_BYTES,
-            max_headers=FIELDS,
+            max_line_size=line_bytes,
+            max_field_size=field_bytes,
+            max_headers=fields,
             timeout_ceil_threshold=1e9,
         )
         self._server.front = self

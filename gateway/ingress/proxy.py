@@ -197,7 +197,7 @@ class Proxy:
             return Refusal(
                 code=Code.PAYLOAD_TOO_LARGE,
                 dependency=call.tool.name,
-                detail=f"The body is larger than {limits.body_max} bytes (setting limits.body_max). Nothing was sent.",
+                detail=f"The body is larger than {limits.body_max} bytes (setting limits.body). Nothing was sent.",
             )
         except UploadBroken as error:
             return Refusal(code=Code.INVALID_ARGUMENTS, dependency=call.tool.name, detail=f"Nothing was sent: {error}.")

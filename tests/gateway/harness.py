@@ -96,7 +96,9 @@ class Client:
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection(self.host, self.port, limit=1 << 20)
 
-    def head(self, method: str, target: str, headers: Sequence[tuple[str, str]] = (), length: int | None = None) -> bytes:
+    def head(
+        self, method: str, target: str, headers: Sequence[tuple[str, str]] = (), length: int | None = None
+    ) -> bytes:
         lines = [f"{method} {target} HTTP/1.1", "Host: gateway", *(f"{name}: {value}" for name, value in headers)]
         if length is not None:
             lines.append(f"Content-Length: {length}")
