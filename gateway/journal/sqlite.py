@@ -69,6 +69,7 @@ class SqliteJournal:
         self._reader = reader
         self._streams, self._open_streams, self._entries = totals
         self._standings: dict[str, Standing] = {}
+        self._is_certain = True
         self._closing: asyncio.Task[None] | None = None
         self._committer = Committer(self, settings, on_commit, on_abandoned=self.abandon)
 
@@ -128,14 +129,18 @@ class SqliteJournal:
         try:
             plan = await self._writer.run(statements.write, appends, notes, self._standings)
         except Exception as error:
-            self._standings.clear()
             if is_unstorable(error):
                 return await self._write_in_parts(appends, notes, error)
+            self._standings.clear()
+            self._is_certain = False
             if not isinstance(error, sqlite3.Error):
                 raise
             meaning = translate(error, str(self._place.file))
             raise (meaning if isinstance(meaning, JournalUnavailable) else JournalPoisoned(str(meaning))) from error
         self._apply(plan)
+        if not self._is_certain:
+            self._streams, self._open_streams, self._entries = await self._writer.run(statements.totals)
+            self._is_certain = True
         return plan.errors
 
     async def _write_in_parts(

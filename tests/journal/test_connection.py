@@ -78,6 +78,17 @@ async def test_a_file_that_cannot_be_opened_leaves_no_thread(tmp_path):
         assert not thread.is_alive()
 
 
+def test_a_process_that_drops_its_loop_exits_all_the_same(tmp_path):
+    """Nobody cancels the tasks here, so nothing but the daemon flag lets the process go."""
+    code = f"""
+import asyncio
+from gateway.journal.sqlite import SqliteJournal
+loop = asyncio.new_event_loop()
+journal = loop.run_until_complete(SqliteJournal.open({str(tmp_path / "data")!r}))
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=30).returncode == 0
+
+
 @pytest.mark.parametrize("ending", ["", "raise SystemExit(3)", "asyncio.get_running_loop().stop()"])
 def test_a_process_that_never_closes_exits_all_the_same(tmp_path, ending):
     """omnilib/aiosqlite issue 371: the thread is no daemon, and the process hangs for ever."""

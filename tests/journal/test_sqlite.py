@@ -238,29 +238,52 @@ async def test_no_more_pages_is_a_full_disk_and_health_returns_by_itself(journal
     pages = "PRAGMA max_page_count"
     count = await journal._writer.run(lambda raw: raw.execute("PRAGMA page_count").fetchone()[0])
     await journal._writer.run(lambda raw: raw.execute(f"{pages} = {count}").fetchone())
+    probed = asyncio.Event()
+    write = journal.write
+
+    async def watched(appends, notes):
+        result = await write(appends, notes)
+        if not appends:
+            probed.set()
+        return result
+
+    journal.write = watched
     results = await asyncio.gather(
         *(journal.append(append(name, 0, "x" * 50_000)) for name in "bc"), return_exceptions=True
     )
     assert [type(result) for result in results] == [JournalUnavailable] * 2
     assert "SQLITE_FULL" in str(results[0])
+    assert not journal.is_healthy
     stats = await journal.stats()
     assert (stats.streams, stats.entries, stats.open_streams) == (1, 1, 1)
     assert texts(await journal.read("a")) == ["x"]
-    healthy = asyncio.Event()
-    write = journal.write
-
-    async def watched(*arguments):
-        result = await write(*arguments)
-        healthy.set()
-        return result
-
-    journal.write = watched
     await journal._writer.run(lambda raw: raw.execute(f"{pages} = 1000000").fetchone())
-    await asyncio.wait_for(healthy.wait(), 5)
+    await asyncio.wait_for(probed.wait(), 5)
     await asyncio.sleep(0)
     assert journal.is_healthy
     assert await journal.head("b") is None
     await journal.append(append("b", 0, "x" * 50_000))
+
+
+async def test_a_commit_that_failed_but_is_there_after_all_is_found_by_reading_again(journal):
+    """An error says that the caller cannot know, not that nothing happened."""
+    await journal.append(append("run", 0))
+    run = journal._writer.run
+
+    async def done_and_failed(*arguments):
+        await run(*arguments)
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_IOERR_WRITE, "SQLITE_IOERR_WRITE"
+        raise error
+
+    journal._writer.run = done_and_failed
+    with pytest.raises(JournalUnavailable):
+        await journal.append(append("run", 1, "there", is_open=False))
+    journal._writer.run = run
+    assert (await journal.head("run")).version == 2
+    await journal.append(append("run", 2))
+    stats = await journal.stats()
+    assert (stats.streams, stats.open_streams, stats.entries) == (1, 1, 3)
 
 
 async def test_a_failed_fsync_poisons_the_journal_for_good(journal, data):
@@ -518,6 +541,31 @@ async def test_closing_gives_everything_back(data):
             await call
     again = await SqliteJournal.open(data)
     await again.close()
+
+
+def test_a_loop_that_ends_without_closing_leaves_no_thread_and_no_lock(data):
+    """An exception in the main task: asyncio.run cancels all others, and the threads would die noisily without a loop."""
+
+    async def main():
+        journal = await SqliteJournal.open(data)
+        await journal.append(append("run", 0))
+        journal.append(append("run", 1), lazy=True)
+        journal.append(append("other", 0)).add_done_callback(asyncio.Future.exception)
+        await asyncio.sleep(0)
+        raise KeyError
+
+    before = set(threading.enumerate())
+    with pytest.raises(KeyError):
+        asyncio.run(main())
+    names = {thread.name for thread in set(threading.enumerate()) - before}
+    assert not [name for name in names if "journal-blobs" not in name]
+
+    async def again():
+        journal = await SqliteJournal.open(data)
+        assert len(await journal.read("run")) in (1, 2)
+        await journal.close()
+
+    asyncio.run(again())
 
 
 async def test_a_close_that_is_cancelled_still_closes(data):

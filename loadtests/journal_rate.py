@@ -4,7 +4,7 @@ Each caller appends one entry of 400 bytes, waits until it is durable, and appen
 eight entries and then closes. A fresh file each time, on the disk that holds `--dir` (never a memory file system). Absolute
 figures belong to the machine they were taken on; only ratios of one run say anything elsewhere.
 
-    python -m loadtests.journal --seconds 1 --json
+    python -m loadtests.journal_rate --seconds 1 --json
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CALLERS = (1, 8, 32, 128)
 
 async def measure(
     name: str, callers: int, seconds: float, make: Callable[[int], Callable[[], Awaitable[None]]]
-) -> dict:
+) -> dict[str, object]:
     latencies: list[float] = []
     end = time.perf_counter() + seconds
 
@@ -55,7 +55,7 @@ async def measure(
     }
 
 
-async def seawall(folder: Path, callers: int, seconds: float) -> dict:
+async def seawall(folder: Path, callers: int, seconds: float) -> dict[str, object]:
     journal = await SqliteJournal.open(folder)
 
     def make(number: int) -> Callable[[], Awaitable[None]]:
@@ -84,7 +84,7 @@ async def seawall(folder: Path, callers: int, seconds: float) -> dict:
         await journal.close()
 
 
-async def naive(folder: Path, callers: int, seconds: float) -> dict:
+async def naive(folder: Path, callers: int, seconds: float) -> dict[str, object]:
     async with aiosqlite.connect(folder / "naive.db", isolation_level=None) as connection:
         await connection.execute("PRAGMA journal_mode = WAL")
         await connection.execute("PRAGMA synchronous = FULL")
@@ -106,7 +106,7 @@ async def naive(folder: Path, callers: int, seconds: float) -> dict:
         return await measure("aiosqlite, a commit a row", callers, seconds, make)
 
 
-def disk_sync(folder: Path, seconds: float) -> dict:
+def disk_sync(folder: Path, seconds: float) -> dict[str, object]:
     """The floor: append 4 KiB and fdatasync, one after the other."""
     latencies = []
     descriptor = os.open(folder / "sync.bin", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -127,7 +127,7 @@ def disk_sync(folder: Path, seconds: float) -> dict:
     }
 
 
-def show(rows: list[dict]) -> None:
+def show(rows: list[dict[str, object]]) -> None:
     print(f"{'writer':28}{'callers':>8}{'rows/s':>9}{'p50 ms':>9}{'p99 ms':>9}{'cpu us/row':>12}{'rows/commit':>13}")
     for row in rows:
         print(
