@@ -74,11 +74,24 @@ class Committer:
     """The queue and the task that empties it. Must be made, and used, on one running event loop."""
 
     def __init__(
-        self, store: Store, settings: CommitterSettings | None = None, on_commit: OnCommit | None = None
+        self,
+        store: Store,
+        settings: CommitterSettings | None = None,
+        on_commit: OnCommit | None = None,
+        on_abandoned: Callable[[], object] | None = None,
     ) -> None:
+        """Start the task.
+
+        Args:
+            store: where batches go.
+            settings: bounds.
+            on_commit: called after each commit with its entries and seconds.
+            on_abandoned: called if the event loop shuts down before `stop`.
+        """
         self._store = store
         self._settings = settings or CommitterSettings()
         self._on_commit = on_commit
+        self._on_abandoned = on_abandoned
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Queued] = deque()
         self._queued_bytes = 0
@@ -138,6 +151,8 @@ class Committer:
         if isinstance(self._failure, JournalPoisoned):
             raise JournalPoisoned(str(self._failure))
         if self._queue or self._in_flight or self._notes or self._in_flight_notes:
+            if self._task.done():
+                raise JournalUnavailable("the journal is closed, and not all of it could be made durable")
             await self._mark()
 
     async def stop(self) -> None:
@@ -200,10 +215,14 @@ class Committer:
                 if self._is_closed and not self._queue and (self._failure is not None or not self._notes):
                     return
                 self._schedule()
-        finally:
-            self._disarm()
+        except asyncio.CancelledError:
             self._is_closed = True
             self._give_up(JournalUnavailable("the event loop is shutting down: whether it was written is unknown"))
+            if self._on_abandoned is not None:
+                self._on_abandoned()
+            raise
+        finally:
+            self._disarm()
 
     def _schedule(self) -> None:
         if self._urgent or self._is_closed or len(self._queue) >= self._settings.batch_appends:

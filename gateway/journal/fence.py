@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from gateway.journal import JournalError
 
-__all__ = ["Fences"]
+__all__ = ["Fences", "follow_up"]
 
 
 class Fences:

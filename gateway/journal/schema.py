@@ -25,6 +25,7 @@ __all__ = [
     "check_owner",
     "check_tail",
     "configure",
+    "configure_reader",
     "find_first_damage",
     "has_wal_reset_race",
     "load_migrations",
@@ -124,6 +125,18 @@ def configure(connection: sqlite3.Connection) -> None:
     for name, value in {**SETTINGS, "auto_vacuum": 2}.items():
         if (found := _value(connection, name)) != value:
             raise JournalError(f"PRAGMA {name} is {found} and not {value}: this SQLite file cannot be a journal")
+
+
+def configure_reader(connection: sqlite3.Connection) -> None:
+    """Make a connection that cannot write, also if it was opened so that it could.
+
+    Raises:
+        JournalError: a setting did not take.
+    """
+    for name, value in (("query_only", 1), ("busy_timeout", SETTINGS["busy_timeout"])):
+        connection.execute(f"PRAGMA {name} = {value}")
+        if _value(connection, name) != value:
+            raise JournalError(f"PRAGMA {name} did not take: this SQLite cannot be trusted to only read")
 
 
 def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration], at: int) -> int:

@@ -14,7 +14,6 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -36,47 +35,17 @@ from gateway.journal.blobs import BlobFolder, sync_folder
 from gateway.journal.committer import Committer, CommitterSettings
 from gateway.journal.connection import Connection
 from gateway.journal.faults import is_corruption, is_unstorable, translate
+from gateway.journal.fence import follow_up
 from gateway.journal.lock import FolderLock
+from gateway.journal.place import Place
 from gateway.journal.plan import Plan, Standing
 
-__all__ = ["Place", "SqliteJournal", "offline_stats"]
+__all__ = ["SqliteJournal"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_FILE_SUFFIXES = frozenset({".db", ".sqlite", ".sqlite3"})
 _CACHED_STANDINGS = 16_384
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a journal lives: the data folder, and its SQLite file."""
-
-    folder: Path
-    file: Path
-
-    @classmethod
-    def of(cls, path: Path | str) -> Place:
-        """Return the place for a folder, or for a file ending in .db, .sqlite or .sqlite3."""
-        path = Path(path).absolute()
-        if path.suffix in _FILE_SUFFIXES and not path.is_dir():
-            return cls(path.parent, path)
-        return cls(path, path / "journal.db")
-
-    @property
-    def lock(self) -> Path:
-        """The lock file: one for the folder, whatever the SQLite file is called."""
-        return self.folder / "journal.lock"
-
-    @property
-    def blobs(self) -> Path:
-        """The folder of large bodies."""
-        return self.folder / "blobs"
-
-    @property
-    def read_only_uri(self) -> str:
-        """The file as SQLite opens it for reading only."""
-        return self.file.as_uri() + "?mode=ro"
 
 
 class SqliteJournal:
@@ -100,8 +69,9 @@ class SqliteJournal:
         self._reader = reader
         self._streams, self._open_streams, self._entries = totals
         self._standings: dict[str, Standing] = {}
+        self._is_certain = True
         self._closing: asyncio.Task[None] | None = None
-        self._committer = Committer(self, settings, on_commit)
+        self._committer = Committer(self, settings, on_commit, on_abandoned=self.abandon)
 
     @classmethod
     async def open(
@@ -136,7 +106,7 @@ class SqliteJournal:
             totals = await writer.run(_prepare, place.file)
             reader = await Connection.open(place.read_only_uri, is_uri=True)
             connections.append(reader)
-            await reader.run(_prepare_reader)
+            await reader.run(schema.configure_reader)
         except BaseException as error:
             for connection in connections:
                 connection.abandon()
@@ -159,27 +129,38 @@ class SqliteJournal:
         try:
             plan = await self._writer.run(statements.write, appends, notes, self._standings)
         except Exception as error:
-            self._standings.clear()
             if is_unstorable(error):
-                return await self._write_one_by_one(appends, notes, error)
+                return await self._write_in_parts(appends, notes, error)
+            self._standings.clear()
+            self._is_certain = False
             if not isinstance(error, sqlite3.Error):
                 raise
             meaning = translate(error, str(self._place.file))
             raise (meaning if isinstance(meaning, JournalUnavailable) else JournalPoisoned(str(meaning))) from error
         self._apply(plan)
+        if not self._is_certain:
+            self._streams, self._open_streams, self._entries = await self._writer.run(statements.totals)
+            self._is_certain = True
         return plan.errors
 
-    async def _write_one_by_one(
+    async def _write_in_parts(
         self, appends: Sequence[Append], notes: Mapping[str, bytes], error: Exception
     ) -> list[JournalError | None]:
-        """Commit a batch in which some value cannot be stored, so that only its own append fails."""
+        """Commit a batch in which some value cannot be stored, in ever smaller parts, so that only its own append fails."""
         if len(appends) + len(notes) <= 1:
             return [JournalUnavailable(f"this entry cannot be stored: {error}") for _ in appends]
-        for name, value in notes.items():
-            await self.write([], {name: value})
-        errors: list[JournalError | None] = []
-        for append in appends:
-            errors += await self.write([append], {})
+        if notes:
+            for name, value in notes.items():
+                await self.write([], {name: value})
+            return await self.write(appends, {}) if appends else []
+        half = len(appends) // 2
+        errors = await self.write(appends[:half], {})
+        failed = {each.stream: found for each, found in zip(appends, errors, strict=False) if found is not None}
+        rest = [each for each in appends[half:] if each.stream not in failed]
+        verdicts = iter(await self.write(rest, {}) if rest else [])
+        for each in appends[half:]:
+            earlier = failed.get(each.stream)
+            errors.append(next(verdicts) if earlier is None else follow_up(each.stream, earlier))
         return errors
 
     def _apply(self, plan: Plan) -> None:
@@ -258,7 +239,7 @@ class SqliteJournal:
             oldest_queued_s=committer.oldest_queued_s,
             is_healthy=committer.is_healthy,
             details={
-                **_details(self._place),
+                **self._place.figures(),
                 "is_fatal": self.is_fatal,
                 "failure": str(committer.failure) if committer.failure is not None else None,
             },
@@ -294,7 +275,8 @@ class SqliteJournal:
     async def _close(self) -> None:
         try:
             await self._committer.stop()
-            await self._reader.close()
+            with contextlib.suppress(sqlite3.Error):
+                await self._reader.close()
             with contextlib.suppress(sqlite3.Error):
                 await self._writer.close()
         finally:
@@ -321,40 +303,12 @@ class SqliteJournal:
     ) -> T:
         try:
             return await connection.run(function, *args, **kwargs)
-        except sqlite3.Error as error:
-            raise translate(error, str(self._place.file)) from error
-
-
-def offline_stats(path: Path | str) -> JournalStats:
-    """Return figures of the journal in a folder, beside a running gateway or without one. Changes nothing, takes no lock.
-
-    Raises:
-        JournalUnavailable: there is no journal, or it cannot be read.
-        JournalCorrupt: it is damaged.
-    """
-    place = Place.of(path)
-    if not place.file.exists():
-        raise JournalUnavailable(f"there is no journal at {place.file}: name the folder given to `serve --data`")
-    try:
-        with contextlib.closing(sqlite3.connect(place.read_only_uri, uri=True, isolation_level=None)) as connection:
-            _prepare_reader(connection)
-            schema.check_owner(connection)
-            streams, open_streams, entries = statements.totals(connection)
-    except sqlite3.Error as error:
-        raise translate(error, str(place.file)) from error
-    return JournalStats(
-        backend="sqlite",
-        streams=streams,
-        open_streams=open_streams,
-        entries=entries,
-        queued=0,
-        commits=0,
-        committed_entries=0,
-        last_commit_s=0.0,
-        oldest_queued_s=0.0,
-        is_healthy=True,
-        details=_details(place),
-    )
+        except Exception as error:
+            if is_unstorable(error):
+                raise JournalUnavailable(f"this cannot be looked up: {error}") from error
+            if isinstance(error, sqlite3.Error):
+                raise translate(error, str(self._place.file)) from error
+            raise
 
 
 def _enter(place: Place) -> FolderLock:
@@ -390,27 +344,3 @@ def _prepare(connection: sqlite3.Connection, file: Path) -> tuple[int, int, int]
             finding = schema.find_first_damage(connection)
             raise JournalCorrupt(f"{file} is damaged: {finding}. Restore a backup") from error
         raise
-
-
-def _prepare_reader(connection: sqlite3.Connection) -> None:
-    for name, value in (("query_only", 1), ("busy_timeout", schema.SETTINGS["busy_timeout"])):
-        connection.execute(f"PRAGMA {name} = {value}")
-        if connection.execute(f"PRAGMA {name}").fetchone()[0] != value:
-            raise JournalError(f"PRAGMA {name} did not take: this SQLite cannot be trusted to only read")
-
-
-def _details(place: Place) -> dict[str, object]:
-    return {
-        "path": str(place.file),
-        "file_bytes": _file_bytes(place.file),
-        "wal_bytes": _file_bytes(place.file.with_name(place.file.name + "-wal")),
-        "sqlite_version": sqlite3.sqlite_version,
-        "has_wal_reset_race": schema.has_wal_reset_race(sqlite3.sqlite_version_info),
-    }
-
-
-def _file_bytes(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

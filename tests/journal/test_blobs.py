@@ -117,12 +117,13 @@ async def test_a_damaged_body_is_never_given_out_whole(folder, damage):
 
 async def test_a_reader_who_stops_early_gives_the_file_back(folder):
     name = await folder.keep(BytesBody(b"x" * 1_000_000))
+    await settled(folder)
     before = len(os.listdir("/proc/self/fd"))
     chunks = (await folder.kept(name)).chunks()
     await anext(chunks)
     await chunks.aclose()
     await settled(folder)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 async def test_a_disk_that_refuses_makes_the_journal_unavailable(folder):

@@ -328,6 +328,8 @@ async def test_stopping_ends_though_the_store_stays_unavailable(store, make):
     committer.remember("x", b"1")
     await asyncio.wait_for(committer.stop(), 5)
     assert all(isinstance(future.exception(), JournalUnavailable) for future in futures)
+    with pytest.raises(JournalUnavailable, match="not all of it"):
+        await committer.flush()
 
 
 async def test_a_loop_that_shuts_down_leaves_nobody_waiting(store, make):

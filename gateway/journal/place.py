@@ -1,0 +1,61 @@
+"""Where an SQLite journal lives on disk, and what can be told of it without opening it."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.journal.schema import has_wal_reset_race
+
+__all__ = ["Place"]
+
+_FILE_SUFFIXES = frozenset({".db", ".sqlite", ".sqlite3"})
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a journal lives: the data folder, and its SQLite file."""
+
+    folder: Path
+    file: Path
+
+    @classmethod
+    def of(cls, path: Path | str) -> Place:
+        """Return the place for a folder, or for a file ending in .db, .sqlite or .sqlite3."""
+        path = Path(path).absolute()
+        if path.suffix in _FILE_SUFFIXES and not path.is_dir():
+            return cls(path.parent, path)
+        return cls(path, path / "journal.db")
+
+    @property
+    def lock(self) -> Path:
+        """The lock file: one for the folder, whatever the SQLite file is called."""
+        return self.folder / "journal.lock"
+
+    @property
+    def blobs(self) -> Path:
+        """The folder of large bodies."""
+        return self.folder / "blobs"
+
+    @property
+    def read_only_uri(self) -> str:
+        """The file as SQLite opens it for reading only."""
+        return self.file.as_uri() + "?mode=ro"
+
+    def figures(self) -> dict[str, object]:
+        """Return path, sizes in bytes, and what to know about the SQLite library in use."""
+        return {
+            "path": str(self.file),
+            "file_bytes": _size(self.file),
+            "wal_bytes": _size(self.file.with_name(self.file.name + "-wal")),
+            "sqlite_version": sqlite3.sqlite_version,
+            "has_wal_reset_race": has_wal_reset_race(sqlite3.sqlite_version_info),
+        }
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
