@@ -24,7 +24,7 @@ def journal() -> None:
 def stats(data: str, as_json: bool) -> None:
     """Print figures of the journal in a data folder; a running gateway is not disturbed."""
     from gateway.journal import JournalError
-    from gateway.journal.sqlite import offline_stats
+    from gateway.journal.offline import offline_stats
 
     try:
         figures = asdict(offline_stats(data))

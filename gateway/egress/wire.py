@@ -275,7 +275,7 @@ class WireRequest(aiohttp.ClientRequest):
             transport.write(attempt.head)
             writer = StreamWriter(protocol, self.loop)
             upload = self.loop.create_task(_upload(writer, body, attempt))
-        self.response = self.response_class(
+        response = self.response_class(
             self.method,
             self.original_url,
             writer=upload,
@@ -287,7 +287,8 @@ class WireRequest(aiohttp.ClientRequest):
             session=self._session,
             stream_writer=writer,
         )
-        return self.response
+        self.response = response  # type: ignore[assignment]  # a class attribute of the base, declared None
+        return response
 
 
 async def _upload(writer: StreamWriter, body: Body, attempt: Attempt) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 import struct
 import time
@@ -51,6 +52,7 @@ READ_BYTES = 1 << 16
 LINE_BYTES = 16_384
 FIELD_BYTES = 32_768
 FIELDS = 128
+_HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 _NO_BODY_STATUSES = frozenset({204, 304})
 
 
@@ -90,6 +92,7 @@ class IncomingRequest:
         "_body_size",
         "_is_continue_due",
         "_request",
+        "_stalled_s",
         "_was_continued",
         "has_body",
         "headers",
@@ -97,9 +100,10 @@ class IncomingRequest:
         "target",
     )
 
-    def __init__(self, request: web.BaseRequest) -> None:
+    def __init__(self, request: web.BaseRequest, stalled_s: float) -> None:
         message = request._message
         self._request = request
+        self._stalled_s = stalled_s
         self.method: str = message.method
         self.target: bytes = message.path.encode("utf-8", "surrogateescape")
         self.headers: Headers = message.raw_headers
@@ -156,12 +160,12 @@ class IncomingRequest:
             while not content.at_eof():
                 data = content.read_nowait()
                 if not data:
-                    async with asyncio.timeout(STALLED_S):
+                    async with asyncio.timeout(self._stalled_s):
                         data = await content.readany()
                 if data:
                     yield data
         except TimeoutError as error:
-            raise UploadBroken(f"the request's body stopped coming for {STALLED_S:g} s") from error
+            raise UploadBroken(f"the request's body stopped coming for {self._stalled_s:g} s") from error
         except (ClientError, HttpProcessingError, web.RequestPayloadError, OSError) as error:
             raise UploadBroken("the request's body is malformed or was cut off") from error
 
@@ -204,6 +208,8 @@ class HttpFront:
             and answered with 500.
         refuse: words the refusals that the front gives itself: 400, 414, 417, 431, 500, 501, 505.
         line_bytes, field_bytes, fields: bounds of a request's head.
+        keepalive_s: how long an idle connection is kept; also bounds a head that does not end.
+        stalled_s: how long an upload may pause, and a reader take nothing.
     """
 
     def __init__(
@@ -214,15 +220,18 @@ class HttpFront:
         line_bytes: int = LINE_BYTES,
         field_bytes: int = FIELD_BYTES,
         fields: int = FIELDS,
+        keepalive_s: float = KEEPALIVE_S,
+        stalled_s: float = STALLED_S,
     ) -> None:
         self._handler = handler
         self._refuse = refuse
+        self._stalled_s = stalled_s
         self._server = _Server(
             cast(Any, self._serve),
             handler_cancellation=True,
             access_log=None,
             auto_decompress=False,
-            keepalive_timeout=KEEPALIVE_S,
+            keepalive_timeout=keepalive_s,
             lingering_time=LINGER_S,
             read_bufsize=READ_BYTES,
             max_line_size=line_bytes,
@@ -289,9 +298,9 @@ class HttpFront:
         self._idle.clear()
         self._busy.add(transport)
         try:
-            incoming = IncomingRequest(request)
+            incoming = IncomingRequest(request, self._stalled_s)
             response = self._refusal(incoming, request) or await self._handled(incoming)
-            return await self._write(request, incoming, response)
+            return await self._answered(request, incoming, response)
         finally:
             self._busy.discard(transport)
             self._in_flight -= 1
@@ -306,9 +315,12 @@ class HttpFront:
             return self._refuse(500, "The gateway has failed on this request. Nothing can be said about its effect.")
 
     def _refusal(self, incoming: IncomingRequest, request: web.BaseRequest) -> OutgoingResponse | None:
-        """What the parser lets through and RFC 9112 does not (sections 2.3, 6.1; RFC 9110 section 10.1.1)."""
+        """What the parser lets through and RFC 9112 does not (sections 2.3, 3.2, 6.1; RFC 9110 section 10.1.1)."""
         if request.version not in (HttpVersion11, HttpVersion10):
             return self._closing(505, "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
+        host = first_header(incoming.headers, b"host")
+        if host is not None and not _HOST.fullmatch(host):
+            return self._closing(400, "The Host field names no host.")
         if request._message.chunked:
             if request.version == HttpVersion10:
                 return self._closing(400, "HTTP/1.0 has no chunked bodies: send Content-Length.")
@@ -326,34 +338,49 @@ class HttpFront:
         response.headers = (*response.headers, (b"Connection", b"close"))
         return response
 
-    async def _write(self, request: web.BaseRequest, incoming: IncomingRequest, response: OutgoingResponse) -> _Written:
-        body = response.body
+    async def _answered(
+        self, request: web.BaseRequest, incoming: IncomingRequest, response: OutgoingResponse
+    ) -> _Written:
+        writer = _ResponseWriter(request, self._stalled_s)
         try:
-            writer = _ResponseWriter(request)
-            is_kept = (
-                request.keep_alive
-                and not self._is_draining
-                and not incoming.is_waiting_for_continue
-                and first_header(response.headers, b"connection") is None
-            )
-            framing = _frame(request, response)
-            is_kept = is_kept and not framing.ends_by_closing
-            head = self._head(request, response, framing, is_kept=is_kept)
-            if framing.is_bodiless:
-                writer.write(head)
-            elif type(body) is BytesBody:
-                writer.write(head + body.data)
-            else:
-                writer.write(head)
-                await _stream(writer, body, framing)
+            is_kept = await self._write(writer, request, incoming, response)
             if response.on_delivered is not None:
                 await writer.flush()
                 response.on_delivered()
-            else:
-                await writer.drain()
             return _Written(is_kept)
+        except ConnectionError:
+            raise
+        except Exception as error:
+            log.exception("an answer could not be written")
+            if not writer.has_begun:
+                raise
+            writer.break_off(with_reset=True)
+            raise ConnectionResetError("the answer was broken off") from error
         finally:
-            await (response.release() if response.release is not None else body.aclose())
+            await (response.release() if response.release is not None else response.body.aclose())
+
+    async def _write(
+        self, writer: _ResponseWriter, request: web.BaseRequest, incoming: IncomingRequest, response: OutgoingResponse
+    ) -> bool:
+        """Write head and body; return whether the connection may serve another request."""
+        body, framing = response.body, _frame(request, response)
+        is_kept = (
+            request.keep_alive
+            and not self._is_draining
+            and not framing.ends_by_closing
+            and not incoming.is_waiting_for_continue
+            and first_header(response.headers, b"connection") is None
+        )
+        head = self._head(request, response, framing, is_kept=is_kept)
+        if framing.is_bodiless:
+            writer.write(head)
+        elif type(body) is BytesBody:
+            writer.write(head + body.data)
+        else:
+            writer.write(head)
+            await _stream(writer, body, framing)
+        await writer.drain()
+        return is_kept
 
     def _head(self, request: web.BaseRequest, response: OutgoingResponse, framing: _Framing, *, is_kept: bool) -> bytes:
         headers = framing.headers
@@ -441,7 +468,7 @@ class _Refused(_Written):
     async def prepare(self, request: web.BaseRequest) -> None:
         framing = _frame(request, self._response)
         data = self._response.body.data if isinstance(self._response.body, BytesBody) else b""
-        writer = _ResponseWriter(request)
+        writer = _ResponseWriter(request, self._front._stalled_s)
         writer.write(self._front._head(request, self._response, framing, is_kept=False) + data)
         await writer.drain()
 
@@ -482,10 +509,12 @@ def _without_length(headers: Headers) -> Headers:
 class _ResponseWriter:
     """Writes to a connection with backpressure; a reader that takes nothing for too long is dropped."""
 
-    __slots__ = ("_request",)
+    __slots__ = ("_request", "_stalled_s", "has_begun")
 
-    def __init__(self, request: web.BaseRequest) -> None:
+    def __init__(self, request: web.BaseRequest, stalled_s: float) -> None:
         self._request = request
+        self._stalled_s = stalled_s
+        self.has_begun = False
 
     def write(self, data: bytes) -> None:
         """Hand bytes to the transport.
@@ -496,6 +525,7 @@ class _ResponseWriter:
         transport = self._request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the agent has left")
+        self.has_begun = True
         transport.write(data)
 
     async def drain(self) -> None:
@@ -504,7 +534,9 @@ class _ResponseWriter:
         if not protocol.writing_paused:
             return
         transport = self._request.transport
-        handle = asyncio.get_running_loop().call_later(STALLED_S, transport.abort) if transport is not None else None
+        handle = (
+            asyncio.get_running_loop().call_later(self._stalled_s, transport.abort) if transport is not None else None
+        )
         try:
             await protocol._drain_helper()
         finally:
@@ -529,12 +561,12 @@ class _ResponseWriter:
             if self._request.transport is None:
                 raise ConnectionResetError("the agent has left")
 
-    def break_off(self, *, abruptly: bool) -> None:
+    def break_off(self, *, with_reset: bool) -> None:
         """End the connection in the middle of the answer; with a reset where a plain close would look like its end."""
         transport = self._request.transport
         if transport is None:
             return
-        if abruptly:
+        if with_reset:
             linger_not = struct.pack("ii", 1, 0)
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_not)
             transport.abort()
@@ -563,7 +595,7 @@ async def _stream(writer: _ResponseWriter, body: Body, framing: _Framing) -> Non
         if left:
             raise StreamBroken("the body is shorter than it said")
     except (StreamBroken, SpoolFailed) as error:
-        writer.break_off(abruptly=framing.ends_by_closing)
+        writer.break_off(with_reset=framing.ends_by_closing)
         raise ConnectionResetError(str(error)) from error
     if framing.is_chunked:
         writer.write(b"0\r\n\r\n")

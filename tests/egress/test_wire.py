@@ -22,6 +22,15 @@ async def test_the_private_switch_against_second_sendings_still_exists(egress: C
         assert plain._retry_connection is True
 
 
+async def test_no_timer_of_aiohttp_rounds(egress: ClientEgress) -> None:
+    """By default each timer above five seconds is rounded up to a whole second."""
+    timeout = egress._timeout(LONG)
+    assert (timeout.total, timeout.sock_read, timeout.connect) == (None, None, LONG.connect_s)
+    assert timeout.ceil_threshold == 1e9
+    assert egress._session.connector is not None
+    assert egress._session.connector._timeout_ceil_threshold == 1e9
+
+
 @pytest.mark.parametrize(
     "stray", [b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nPOISON", b"HTTP/1.1 200 OK\r\nX: ", b"?"]
 )

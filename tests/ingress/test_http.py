@@ -14,7 +14,6 @@ import pytest
 from gateway.core.message import Body, BytesBody
 from gateway.egress import StreamBroken
 from gateway.egress.spool import Spool, SpooledBody, TooLarge
-from gateway.ingress import http
 from gateway.ingress.http import Handler, HttpFront, IncomingRequest, OutgoingResponse, UploadBroken
 from tests.origin import Feed, pattern, pattern_digest
 from tests.tools import MIB, SOON, Stream, rss_bytes
@@ -24,8 +23,8 @@ HEAD = b"HEAD /tool/x HTTP/1.1\r\nHost: g\r\n\r\n"
 
 
 @asynccontextmanager
-async def serving(handler: Handler) -> AsyncIterator[tuple[HttpFront, int]]:
-    front = HttpFront(handler)
+async def serving(handler: Handler, **settings: float) -> AsyncIterator[tuple[HttpFront, int]]:
+    front = HttpFront(handler, **settings)  # type: ignore[arg-type]
     port = await front.listen("127.0.0.1", 0)
     yield front, port
     await front.close()
@@ -187,9 +186,7 @@ async def test_a_malformed_body_is_told_to_the_handler() -> None:
         assert (await one.head()).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_a_body_that_stops_coming_does_not_hold_a_handler_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "STALLED_S", SOON)
-
+async def test_a_body_that_stops_coming_does_not_hold_a_handler_for_ever() -> None:
     async def handler(request: IncomingRequest) -> OutgoingResponse:
         try:
             async for _ in request.stream().chunks():
@@ -198,7 +195,7 @@ async def test_a_body_that_stops_coming_does_not_hold_a_handler_for_ever(monkeyp
             return OutgoingResponse(status=408, body=BytesBody(str(error).encode()))
         raise AssertionError
 
-    async with serving(handler) as (_, port), agent(port) as one:
+    async with serving(handler, stalled_s=SOON) as (_, port), agent(port) as one:
         one.send(b"POST / HTTP/1.1\r\nHost: g\r\nContent-Length: 10\r\n\r\nx")
         assert (await one.head()).startswith(b"HTTP/1.1 408 ")
 
@@ -236,6 +233,8 @@ async def test_100_continue_is_sent_when_the_body_is_wanted(spool: Spool) -> Non
         (b"nonsense\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: bad host\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", 400),
         (b"GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505),
         (b"GET /\r\nHost: a\r\n\r\n", 505),
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
@@ -394,6 +393,50 @@ async def test_a_body_of_another_length_than_it_said_looks_broken(size: int) -> 
     assert len(rest.partition(b"\r\n\r\n")[2]) != size
 
 
+async def test_a_bug_in_the_middle_of_an_answer_breaks_it_off() -> None:
+    """A second head inside the first body would be read as its content."""
+
+    async def buggy() -> AsyncIterator[bytes]:
+        yield b"half"
+        raise LookupError("a bug")
+
+    answer = OutgoingResponse(status=200, body=Stream(buggy(), 1000))
+    async with serving(always(lambda: answer)) as (_, port), agent(port) as one:
+        one.send(GET)
+        assert b"500" not in await one.rest()
+
+
+async def test_a_bug_before_the_first_byte_is_a_500() -> None:
+    released = asyncio.Event()
+
+    async def release() -> None:
+        released.set()
+
+    answer = OutgoingResponse(status=200, headers=((b"X", b"a\r\nY: b"),), release=release)
+    async with serving(always(lambda: answer)) as (_, port):
+        received = await exchange(port, GET)
+    assert received.startswith(b"HTTP/1.1 500 ")
+    assert b"Y: b" not in received
+    assert released.is_set()
+
+
+async def test_an_upgrade_that_nobody_takes_up_leaves_plain_http() -> None:
+    upgrade = b"GET / HTTP/1.1\r\nHost: g\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    answer = OutgoingResponse(status=200, body=BytesBody(b"ok"))
+    async with serving(always(lambda: answer)) as (_, port), agent(port) as one:
+        for request in (upgrade, GET):
+            one.send(request)
+            assert (await one.head()).startswith(b"HTTP/1.1 200 ")
+            assert await one.reader.readexactly(2) == b"ok"
+
+
+async def test_a_head_that_does_not_end_is_dropped() -> None:
+    """A connection that never becomes a request costs nothing for long (slow loris)."""
+    async with serving(always(lambda: OutgoingResponse(status=200)), keepalive_s=SOON) as (_, port), agent(port) as one:
+        one.send(b"GET / HTTP/1.1\r\nHost:")
+        assert await one.rest() == b""
+
+
 async def test_delivered_is_said_once_the_last_byte_is_out() -> None:
     delivered = asyncio.Event()
     size = 8 * MIB
@@ -451,8 +494,7 @@ async def test_the_handler_is_cancelled_when_the_agent_leaves() -> None:
         assert await front.wait_idle(20)
 
 
-async def test_a_stalled_reader_costs_bounded_memory_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "STALLED_S", 4 * SOON)
+async def test_a_stalled_reader_costs_bounded_memory_and_time() -> None:
     released = asyncio.Event()
     sent = 0
 
@@ -466,7 +508,7 @@ async def test_a_stalled_reader_costs_bounded_memory_and_time(monkeypatch: pytes
         released.set()
 
     answer = OutgoingResponse(status=200, body=Stream(counted()), release=release)
-    async with serving(always(lambda: answer)) as (_, port):
+    async with serving(always(lambda: answer), stalled_s=4 * SOON) as (_, port):
         with socket.create_connection(("127.0.0.1", port)) as stalled:
             stalled.sendall(GET)
             await released.wait()
