@@ -12,7 +12,7 @@ from gateway.core.message import Request
 from gateway.egress.client import ClientEgress
 from gateway.egress.wire import Attempt, WireRequest
 from tests.origin import Answer, Drop, Exchange, Origin
-from tests.tools import LONG, SOON, answered, get, make_tool, post, read
+from tests.tools import LONG, answered, get, make_tool, post, read
 
 
 async def test_the_private_switch_against_second_sendings_still_exists(egress: ClientEgress) -> None:
@@ -45,7 +45,7 @@ async def test_an_answer_nobody_asked_for_answers_no_other_call(
     first = await egress.send(tool, post(), LONG)
     assert isinstance(first, Broken) or await read(first) == b"first"
     hold.set()
-    await asyncio.sleep(SOON)
+    await origin.wait(lambda: origin.requests[0].is_answered)
     assert await read(answered(await egress.send(tool, post(), LONG))) == b"second"
     assert origin.connections == 2
 
