@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -18,12 +19,16 @@ from gateway import __version__
 from gateway.clock import Clock, SystemClock
 from gateway.config.errors import ConfigError
 from gateway.config.source import ManifestSource, diff
+from gateway.config.tokens import TokenFile, TokenFileError
 from gateway.config.watch import changes
 from gateway.core.server import Address, JournalBackend, ServerSettings
+from gateway.core.tokens import Tokens
 from gateway.core.tool import Catalog
 from gateway.egress.client import ClientEgress
 from gateway.egress.spool import Spool
+from gateway.ingress.caller import Door
 from gateway.ingress.control import Control, control_app
+from gateway.ingress.guard import guard
 from gateway.ingress.http import HttpFront
 from gateway.ingress.proxy import Proxy, ProxyLimits, refuse_request
 from gateway.ingress.runs import Runs
@@ -114,6 +119,7 @@ class Gateway:
             settings.manifest, secrets=settings.secrets, environ=self._environ, digest_key=digest_key
         )
         self._catalog = await asyncio.to_thread(self._source.load)
+        self._token_file = self._read_tokens()
         self._build(salt)
         self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
         self._in_force(self._catalog)
@@ -124,6 +130,8 @@ class Gateway:
         await self._serve_agents()
         self._spawn(self._janitor.run(), "janitor")
         self._spawn(self._refresh(), "figures")
+        if self._token_file is not None:
+            self._spawn(self._follow_tokens(self._token_file), "follow the tokens")
         if settings.watch:
             self._spawn(self._watch(), "watch the manifest")
         self._not_ready = None
@@ -133,6 +141,31 @@ class Gateway:
         if self.settings.journal.backend is JournalBackend.MEMORY:
             return MemoryJournal()
         return await SqliteJournal.open(Path(self.settings.data), on_commit=self._telemetry.journal_committed)
+
+    def _read_tokens(self) -> TokenFile | None:
+        if self.settings.tokens is None:
+            return None
+        file = TokenFile(self.settings.tokens)
+        try:
+            file.read()
+        except TokenFileError as error:
+            raise StartError(str(error)) from None
+        return file
+
+    def _tokens(self) -> Tokens | None:
+        return None if self._token_file is None else self._token_file.tokens
+
+    async def _follow_tokens(self, file: TokenFile) -> None:
+        """Take over what was issued and revoked. A file that cannot be used any more changes nothing."""
+        while True:
+            await self._clock.sleep(1.0)
+            if not await asyncio.to_thread(file.has_changed):
+                continue
+            try:
+                await asyncio.to_thread(file.read)
+                _log.info("tokens read", extra={"event": "tokens", "count": len(file.tokens.entries)})
+            except TokenFileError as error:
+                _log.error("the tokens in force stay so", extra={"event": "tokens", "problem": str(error)})
 
     def _build(self, salt: bytes) -> None:
         settings, clock, telemetry, journal = self.settings, self._clock, self._telemetry, self._journal
@@ -188,6 +221,7 @@ class Gateway:
                 "manifest": self._manifest_status,
                 "status": self._status,
             },
+            guard=guard(self._tokens, self._clock),
         )
         runner = web.AppRunner(control_app(control), access_log=None, handle_signals=False)
         await runner.setup()
@@ -207,7 +241,7 @@ class Gateway:
             raise StartError(f"listen {address}: agents are served on HOST:PORT; a Unix socket is not supported yet.")
         limits = self.settings.limits
         self._front = HttpFront(
-            self._proxy,
+            Door(self._proxy, self._tokens, self._clock, partial(self._telemetry.refused, "other")),
             refuse=refuse_request,
             line_bytes=limits.request_line,
             field_bytes=limits.header_field,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import urllib.error
 import urllib.request
@@ -17,6 +18,8 @@ from gateway.commands import EXIT_REFUSED, EXIT_UNREACHABLE
 __all__ = ["control_option", "fetch", "json_option", "segment", "show"]
 
 _TIMEOUT_S = 60.0
+TOKEN_VARIABLE = "SEAWALL_TOKEN"  # noqa: S105 - a variable's name
+"""Environment variable with the operator's token; a variable, because a command line can be read by everybody."""
 
 
 def control_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,6 +48,8 @@ def fetch(control: str, method: str, path: str, body: object = None, *, as_json:
     base = control if control.startswith("http") else f"http://{control}"
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(base + path, data=data, method=method)  # noqa: S310 - the operator's own address
+    if token := os.environ.get(TOKEN_VARIABLE):
+        request.add_header("Authorization", f"Bearer {token}")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=_TIMEOUT_S) as answer:

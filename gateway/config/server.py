@@ -15,7 +15,9 @@ from gateway.core.server import Address, ServerSettings
 
 __all__ = ["load_server"]
 
-NOT_OURS: Final = ("SEAWALL_SECRET_", "SEAWALL_CONFIG", "SEAWALL_DEMO_", "SEAWALL_URL", "SEAWALL_AGENT")
+NOT_OURS: Final = (
+    "SEAWALL_SECRET_", "SEAWALL_CONFIG", "SEAWALL_DEMO_", "SEAWALL_URL", "SEAWALL_AGENT", "SEAWALL_TOKEN",
+)  # fmt: skip
 """Variables with our prefix that are no server settings; any other unknown one is a spelling mistake."""
 
 
@@ -92,11 +94,12 @@ def _check(settings: ServerSettings, top: Map, problems: Problems) -> None:
         except ValueError as error:
             problems.add(top.at(key), f"`{key}`: {error}")
             continue
-        if not address.is_local and not settings.allow_unauthenticated:
+        if not address.is_local and settings.tokens is None and not settings.allow_unauthenticated:
             problems.add(
                 top.at(key),
                 f"`{key}` can be reached from other machines, and nobody has to prove who they are",
-                "listen on 127.0.0.1 or a Unix socket, or set `allow_unauthenticated: true` behind a network policy",
+                "set `tokens` (see `seawall token issue`), listen on 127.0.0.1 or a Unix socket, or, behind a network "
+                "policy only, set `allow_unauthenticated: true`",
             )
     if settings.listen == settings.control and not settings.listen.endswith(":0"):
         problems.add(top.at("control"), "`control` must be another address than `listen`")

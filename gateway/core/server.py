@@ -85,8 +85,13 @@ class ServerSettings:
     control: Annotated[str, MinLen(1), Doc("Health, metrics and operators: `HOST:PORT`, or `unix:/path`.")] = (
         "127.0.0.1:9090"
     )
+    tokens: Annotated[
+        str | None,
+        MinLen(1),
+        Doc("File of tokens (`seawall token`); agents and operators must then prove who they are."),
+    ] = None
     allow_unauthenticated: Annotated[
-        bool, Doc("Listen beyond loopback though nobody proves who they are; only behind a network policy.")
+        bool, Doc("Listen beyond loopback without `tokens`; only behind a network policy.")
     ] = False
     drain: Annotated[float, SECONDS, Ge(0), Doc("After SIGTERM, calls in flight have this long to finish.")] = 30.0
     watch: Annotated[bool, Doc("Load the manifest again when one of its files changes; SIGHUP does so always.")] = True

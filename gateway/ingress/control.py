@@ -13,10 +13,12 @@ from functools import partial
 
 import orjson
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from gateway.core.outcome import Refusal
 from gateway.core.problem import problem
 from gateway.core.trajectory import Phase
+from gateway.ingress.guard import who
 from gateway.ingress.runs import Runs, Shown
 from gateway.journal import Journal, JournalError
 
@@ -48,13 +50,16 @@ class Control:
         metrics: Callable[[], bytes],
         readiness: Callable[[], str | None],
         statistics: Mapping[str, Statistics],
+        guard: Middleware | None = None,
     ) -> None:
-        """`readiness` returns why calls are not welcome, or None. `statistics`: breakers, domains, manifest, status."""
+        """`readiness` returns why calls are not welcome, or None. `statistics`: breakers, domains, manifest, status.
+        `guard` asks who it is; without one nobody is asked."""
         self.runs = runs
         self.journal = journal
         self.metrics = metrics
         self.readiness = readiness
         self.statistics = statistics
+        self.guard = guard
 
     async def healthz(self, request: web.Request) -> web.Response:
         """Answer while the event loop turns."""
@@ -102,7 +107,7 @@ class Control:
         if body is None:
             return _json(422, {"detail": 'The body must be a JSON object such as {"reason": "…"}.'})
         reason = str(body.get("reason") or "aborted by an operator")
-        return _answer(await self.runs.abort(request.match_info["id"], reason, by="operator"))
+        return _answer(await self.runs.abort(request.match_info["id"], reason, by=who(request)))
 
     async def commit(self, request: web.Request) -> web.Response:
         """Close a run."""
@@ -124,6 +129,8 @@ class Control:
 def control_app(control: Control) -> web.Application:
     """Return the application that serves `control`."""
     app = web.Application(middlewares=[_problems])
+    if control.guard is not None:
+        app.middlewares.append(control.guard)
     app.router.add_get("/healthz", control.healthz)
     app.router.add_get("/readyz", control.readyz)
     app.router.add_get("/metrics", control.scrape)

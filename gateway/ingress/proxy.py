@@ -28,6 +28,7 @@ from gateway.core.paths import BadTarget, split_target
 from gateway.core.problem import problem
 from gateway.core.tool import AmbiguousPath, Catalog, Match, ToolSpec
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
+from gateway.ingress.caller import Caller, caller_of
 from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.journal.trajectories import Trajectories
 from gateway.telemetry import Telemetry
@@ -134,12 +135,12 @@ class Proxy:
                 detail=f"{tool.name} is strict and declares no operation for {request.method} "
                 f"{target.rest.partition(b'?')[0].decode('ascii')}. Use one of: {', '.join(_declared(tool)) or 'none'}.",
             )
-        named = self._run_name(request.headers)
+        caller = caller_of(request)
+        if isinstance(caller, Refusal):
+            return caller
+        named = self._run_name(request.headers, caller)
         if isinstance(named, Refusal):
             return named
-        agent = first_header(request.headers, b"seawall-agent")
-        if agent is not None and not _NAME.fullmatch(agent):
-            return _bad_header("Seawall-Agent", "1 to 128 letters, digits and . _ : -")
         key = self._caller_key(request.headers, tool)
         if isinstance(key, Refusal):
             return key
@@ -154,7 +155,8 @@ class Proxy:
                 has_side_effects=not operation.is_read,
                 capture_answer=not operation.is_read,
             ),
-            agent=agent.decode("ascii") if agent is not None else request.peer or "local",
+            agent=caller.name,
+            is_agent_proven=caller.is_proven,
             started=now,
             deadline=now + operation.timeouts.total,
             trajectory=named[0],
@@ -164,7 +166,7 @@ class Proxy:
         )
         return tool, match, call
 
-    def _run_name(self, headers: Headers) -> tuple[str, bool] | Refusal:
+    def _run_name(self, headers: Headers, caller: Caller) -> tuple[str, bool] | Refusal:
         given = first_header(headers, b"seawall-trajectory")
         if given is not None:
             if not _NAME.fullmatch(given):
@@ -176,7 +178,9 @@ class Proxy:
         if trace is not None:
             found = _TRACEPARENT.fullmatch(trace.strip())
             if found is not None and found.group(1) != _NO_TRACE:
-                return f"trace-{found.group(1).decode('ascii')}", False
+                # Agents of one trace have a run each, where they are known to be different.
+                own = f"-{blake2b(caller.name.encode(), digest_size=4).hexdigest()}" if caller.is_proven else ""
+                return f"trace-{found.group(1).decode('ascii')}{own}", False
         return "", False
 
     def _caller_key(self, headers: Headers, tool: ToolSpec) -> str | Refusal | None:
@@ -261,6 +265,8 @@ class Proxy:
             case Failed(reply=reply) if reply is not None:
                 return self._pass_on(call, reply, marks)
             case Rejected(refusal):
+                if refusal.code is Code.FOREIGN_TRAJECTORY:
+                    return refuse(refusal, call)
                 self._trajectories.note_refusal(call.trajectory, refusal.code, call.tool.name, call.operation.name)
                 return refuse(refusal, call, self._delivery(call))
             case Failed(refusal=refusal):

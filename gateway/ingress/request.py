@@ -32,6 +32,7 @@ class IncomingRequest:
         target: the raw request target.
         headers: raw fields in order, hop-by-hop ones included.
         has_body: whether the request declares one, be it empty (`Content-Length: 0`).
+        proven_agent: whom a token proves the caller to be, once `ingress/caller.py` has looked.
     """
 
     __slots__ = (
@@ -43,6 +44,7 @@ class IncomingRequest:
         "has_body",
         "headers",
         "method",
+        "proven_agent",
         "target",
     )
 
@@ -58,6 +60,7 @@ class IncomingRequest:
         self.has_body = message.chunked or length is not None
         self._is_continue_due = message.version == HttpVersion11 and first_header(self.headers, b"expect") is not None
         self._was_continued = False
+        self.proven_agent: str | None = None
 
     @property
     def peer(self) -> str:

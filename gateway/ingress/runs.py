@@ -14,16 +14,17 @@ import orjson
 
 from gateway.clock import Clock
 from gateway.core.codes import Code
-from gateway.core.message import BytesBody, first_header
+from gateway.core.message import BytesBody
 from gateway.core.outcome import Refusal
 from gateway.core.saga import Abort, Commit, Open
 from gateway.core.trajectory import Phase
 from gateway.core.views import trajectory_view
 from gateway.egress.spool import Spool, TooLarge
+from gateway.ingress.caller import Caller, caller_of
 from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.ingress.proxy import refuse
 from gateway.journal import Conflict, JournalUnavailable
-from gateway.journal.trajectories import Trajectories
+from gateway.journal.trajectories import Run, Trajectories
 
 __all__ = ["Runs", "Shown"]
 
@@ -45,7 +46,8 @@ class Shown:
 
 
 class Runs:
-    """The verbs, free of any framework."""
+    """The verbs, free of any framework. A run of another agent than a proven `caller` is as good as unknown; without a
+    caller (an operator asks) every run is shown."""
 
     def __init__(self, trajectories: Trajectories, spool: Spool, clock: Clock) -> None:
         self._trajectories = trajectories
@@ -63,10 +65,10 @@ class Runs:
             arguments = _arguments(body.data if isinstance(body, BytesBody) else b"")
             if isinstance(arguments, Refusal):
                 return refuse(arguments)
-            agent = (first_header(request.headers, b"seawall-agent") or request.peer.encode() or b"local").decode(
-                "latin-1"
-            )
-            answer = await self._route(request.method, parts[3:], arguments, agent)
+            caller = caller_of(request)
+            if isinstance(caller, Refusal):
+                return refuse(caller)
+            answer = await self._route(request.method, parts[3:], arguments, caller)
         except TooLarge:
             answer = Refusal(code=Code.PAYLOAD_TOO_LARGE, detail=f"The body is larger than {_BODY_MAX} bytes.")
         except UploadBroken as error:
@@ -81,31 +83,38 @@ class Runs:
             return refuse(answer)
         return _plain(answer.status, answer.view)
 
-    async def _route(self, method: str, rest: list[str], arguments: dict[str, object], agent: str) -> Shown | Refusal:
+    async def _route(
+        self, method: str, rest: list[str], arguments: dict[str, object], caller: Caller
+    ) -> Shown | Refusal:
         match (method, rest):
             case ("POST", []):
-                return await self.open(arguments, agent)
+                return await self.open(arguments, caller)
             case ("GET", [name]):
-                return await self.show(name)
+                return await self.show(name, caller)
             case ("POST", [name, "commit"]):
-                return await self.commit(name)
+                return await self.commit(name, caller)
             case ("POST", [name, "abort"]):
-                return await self.abort(name, str(arguments.get("reason") or "aborted by the agent"))
+                return await self.abort(name, str(arguments.get("reason") or "aborted by the agent"), caller)
         return Refusal(
             code=Code.INVALID_ARGUMENTS,
             detail=f"{method} is not served there. Use POST …/trajectories, GET …/trajectories/ID, "
             "POST …/trajectories/ID/commit or POST …/trajectories/ID/abort.",
         )
 
-    async def open(self, arguments: dict[str, object], agent: str) -> Shown | Refusal:
+    async def open(self, arguments: dict[str, object], caller: Caller) -> Shown | Refusal:
         """Open a run: 201, or 200 if it is open already."""
-        opening = _opening(arguments, agent)
+        opening = _opening(arguments, caller.name)
         if isinstance(opening, Refusal):
             return opening
         name, command = opening
         run = await self._trajectories.named(name or f"run-{self._clock.token()}", command)
         if isinstance(run, Refusal):
             return run
+        if _is_foreign(run, caller):
+            return Refusal(
+                code=Code.FOREIGN_TRAJECTORY,
+                detail=f"Run {name} belongs to another agent. Choose another id, or leave it out.",
+            )
         if not run.state.is_open:
             return Refusal(
                 code=Code.TRAJECTORY_CLOSED,
@@ -117,28 +126,34 @@ class Runs:
             await self._trajectories.decided(run, command)
         return Shown(201 if is_new else 200, trajectory_view(run.state))
 
-    async def show(self, name: str) -> Shown | Refusal:
+    async def show(self, name: str, caller: Caller | None = None) -> Shown | Refusal:
         """Show a run, open or over."""
         run = await self._trajectories.find(name)
-        if run is None:
+        if run is None or _is_foreign(run, caller):
             return _unknown(name)
         run = await self._trajectories.durable(run)
         return Shown(200, trajectory_view(run.state))
 
-    async def commit(self, name: str) -> Shown | Refusal:
+    async def commit(self, name: str, caller: Caller | None = None) -> Shown | Refusal:
         """Close a run as done."""
         run = await self._trajectories.find(name)
-        if run is None:
+        if run is None or _is_foreign(run, caller):
             return _unknown(name)
         refusal = await self._trajectories.decided(run, Commit())
         return refusal or Shown(200, trajectory_view(run.state))
 
     async def abort(
-        self, name: str, reason: str, *, by: str = "agent", wait_s: float = ABORT_WAIT_S
+        self,
+        name: str,
+        reason: str,
+        caller: Caller | None = None,
+        *,
+        by: str = "agent",
+        wait_s: float = ABORT_WAIT_S,
     ) -> Shown | Refusal:
         """Undo a run: 200 once it is undone, 202 while that goes on."""
         run = await self._trajectories.find(name)
-        if run is None:
+        if run is None or _is_foreign(run, caller):
             return _unknown(name)
         refusal = await self._trajectories.decided(run, Abort(reason=reason[:1000], by=by))
         if refusal is not None:
@@ -184,6 +199,10 @@ def _opening(arguments: dict[str, object], agent: str) -> tuple[str | None, Open
     assert ttl is None or isinstance(ttl, int | float)
     assert isinstance(labels, dict)
     return name, Open(agent=agent, on_abandon=str(abandon), ttl_s=None if ttl is None else float(ttl), labels=labels)
+
+
+def _is_foreign(run: Run, caller: Caller | None) -> bool:
+    return caller is not None and caller.is_proven and run.state.agent != caller.name
 
 
 def _unknown(name: str) -> Refusal:

@@ -12,6 +12,7 @@ from gateway.clock import Clock
 from gateway.core.call import Call, Handler, Lane
 from gateway.core.codes import Code
 from gateway.core.idempotency import caller_digest
+from gateway.core.keys import derive_key
 from gateway.core.manifest import JournalMode
 from gateway.core.outcome import Outcome, Refusal, Rejected
 from gateway.core.records import CompensationIntended, StepFailed, StepIntended
@@ -61,7 +62,7 @@ class JournalStage:
             target=call.request.target.decode("latin-1"),
             salt=self._trajectories.salt,
             caller=None if call.caller_key is None else caller_digest(call.agent, call.tool.name, call.caller_key),
-            caller_key=call.caller_key,
+            caller_key=_key_at_tool(call, self._trajectories.salt),
         )
         records = decide(run.state, begin)
         if isinstance(records, Refusal):
@@ -127,6 +128,17 @@ class JournalStage:
                 return _unavailable(call, str(error)).refusal
         call.is_committed_to_send = True
         return None
+
+
+def _key_at_tool(call: Call, salt: bytes) -> str | None:
+    """Return the agent's own key as the tool gets it.
+
+    Tools know our credential, not our agents: where agents are proven, equal keys of two of them must stay two keys there,
+    or one would be given the other's answer.
+    """
+    if call.caller_key is None or not call.is_agent_proven:
+        return call.caller_key
+    return derive_key(salt, "caller", call.agent, call.tool.name, call.caller_key)
 
 
 def _unavailable(call: Call, why: str) -> Rejected:
