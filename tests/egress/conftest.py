@@ -8,6 +8,7 @@ import pytest
 import uvloop
 
 from gateway.egress.client import ClientEgress
+from gateway.egress.direct import DirectEgress
 from gateway.egress.spool import Spool
 from tests.origin import Origin
 from tests.tools import MIB
@@ -24,10 +25,10 @@ async def origin() -> AsyncIterator[Origin]:
         yield made
 
 
-@pytest.fixture
-async def egress(tmp_path: Path) -> AsyncIterator[ClientEgress]:
+@pytest.fixture(params=[DirectEgress, ClientEgress])
+async def egress(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[DirectEgress | ClientEgress]:
     spool = Spool(tmp_path / "spool", memory_limit=MIB)
-    made = ClientEgress(spool, answer_limit=80 * MIB)
+    made = request.param(spool, answer_limit=80 * MIB)
     yield made
     await made.close()
     spool.close()
