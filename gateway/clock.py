@@ -130,4 +130,3 @@ class Alarm:
             return
         self._due = None
         self._ring()
-

@@ -33,7 +33,12 @@ class Reach(StrEnum):
 
 _INTERNAL = (".cluster.local", ".home.arpa", ".internal", ".intranet", ".lan", ".local", ".localhost", ".svc", ".test")
 _METADATA = frozenset(
-    {ip_address("169.254.169.254"), ip_address("100.100.100.200"), ip_address("fd00:ec2::254"), ip_address("192.0.0.192")}
+    {
+        ip_address("169.254.169.254"),
+        ip_address("100.100.100.200"),
+        ip_address("fd00:ec2::254"),
+        ip_address("192.0.0.192"),
+    }
 )
 _NAT64 = IPv6Network("64:ff9b::/96")
 

@@ -5,7 +5,7 @@ An exchange knows exactly what was sent, has one moving time bound, and ends in 
 request was written and the answer read to their ends, the tool means to go on, and not a byte came that nobody asked for.
 
 aiohttp's parser is made anew for each answer, so that nothing of one message can reach into the next. It wants a protocol
-that it can pause, which is `aiohttp.base_protocol.BaseProtocol`; `tests/egress/test_parser.py` watches over what is relied on.
+that it can pause, which is `aiohttp.base_protocol.BaseProtocol`; `tests/test_aiohttp.py` watches over what is relied on.
 
 Source: RFC 9112 sections 6.3, 9.3, 9.5; aiohttp 3.14 `http_parser`, `streams`.
 """
@@ -109,9 +109,8 @@ class Exchange:
         self.upload: asyncio.Task[None] | None = None
         self.upload_error: Exception | None = None
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the answer has come to its end."""
+    def has_ended(self) -> bool:
+        """Return whether the answer has come to its end."""
         return self.content is not None and self.content.is_eof()
 
     def fail(self, error: ExchangeError) -> None:
@@ -189,7 +188,7 @@ class Connection(BaseProtocol):
             exchange is None
             or self._is_spent
             or not exchange.is_written
-            or not exchange.is_complete
+            or not exchange.has_ended()
             or exchange.message is None
             or exchange.message.should_close
             or self.transport is None
@@ -221,7 +220,7 @@ class Connection(BaseProtocol):
     def data_received(self, data: bytes) -> None:
         """Called by the transport; with nothing by the parser's stream, to go on after a pause."""
         exchange, parser = self._exchange, self._parser
-        if exchange is None or exchange.is_complete:
+        if exchange is None or exchange.has_ended():
             if data:
                 self._stray()
             return
@@ -238,7 +237,7 @@ class Connection(BaseProtocol):
                 exchange.message, exchange.content, exchange.phase = message, content, Phase.BODY
                 if not exchange.answer.done():
                     exchange.answer.set_result(message)
-        if exchange.is_complete:
+        if exchange.has_ended():
             self._alarm.clear()
             if self._is_in_a_message():
                 self._is_spent = True
@@ -269,7 +268,7 @@ class Connection(BaseProtocol):
             exchange.fail(Lost(is_reset=True))
         elif exchange.content is None:
             exchange.fail(Lost(is_reset=False))
-        elif parser is not None and not exchange.is_complete:
+        elif parser is not None and not exchange.has_ended():
             try:
                 parser.feed_eof()
             except Exception as error:
@@ -292,8 +291,11 @@ class Connection(BaseProtocol):
             return
         super().resume_reading(resume_parser)
         exchange = self._exchange
-        if exchange is not None and not exchange.is_complete and not self._reading_paused:
+        if exchange is not None and not exchange.has_ended() and self._is_reading():
             self._arm_body(exchange)
+
+    def _is_reading(self) -> bool:
+        return not self._reading_paused
 
     # --- time
 

@@ -120,7 +120,10 @@ class Runs:
     async def show(self, name: str) -> Shown | Refusal:
         """Show a run, open or over."""
         run = await self._trajectories.find(name)
-        return _unknown(name) if run is None else Shown(200, trajectory_view(run.state))
+        if run is None:
+            return _unknown(name)
+        run = await self._trajectories.durable(run)
+        return Shown(200, trajectory_view(run.state))
 
     async def commit(self, name: str) -> Shown | Refusal:
         """Close a run as done."""
@@ -144,6 +147,7 @@ class Runs:
         while run.state.phase is Phase.COMPENSATING and (left := deadline - self._clock.now()) > 0:
             await asyncio.wait((run.changed(),), timeout=left)
             run = await self._trajectories.find(name) or run
+        run = await self._trajectories.durable(run)
         if run.state.phase is Phase.FROZEN:
             return await self._trajectories.decided(run, Abort(reason=reason)) or Shown(409, trajectory_view(run.state))
         status = 202 if run.state.phase is Phase.COMPENSATING else 200

@@ -224,6 +224,18 @@ class Trajectories:
         await asyncio.shield(verdict)
         return None
 
+    async def durable(self, run: Run) -> Run:
+        """Return the run once everything it shows is on disk: nobody is told what a crash could take back.
+
+        Raises:
+            JournalUnavailable: it cannot be written or read.
+        """
+        while run.pending:
+            await asyncio.wait(set(run.pending))
+        if run.is_lost:
+            return await self.find(run.state.id) or run
+        return run
+
     def record(
         self, run: Run, records: Sequence[Record], *, lazy: bool = False, claims: Sequence[KeyClaim] = ()
     ) -> asyncio.Future[None]:

@@ -1,7 +1,7 @@
 """An origin and an egress towards it, on each event loop that the gateway runs on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,10 +25,22 @@ async def origin() -> AsyncIterator[Origin]:
         yield made
 
 
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    made = Spool(tmp_path / "spool", memory_limit=MIB)
+    yield made
+    made.close()
+
+
 @pytest.fixture(params=[DirectEgress, ClientEgress])
-async def egress(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[DirectEgress | ClientEgress]:
-    spool = Spool(tmp_path / "spool", memory_limit=MIB)
+async def egress(request: pytest.FixtureRequest, spool: Spool) -> AsyncIterator[DirectEgress | ClientEgress]:
     made = request.param(spool, answer_limit=80 * MIB)
     yield made
     await made.close()
-    spool.close()
+
+
+@pytest.fixture
+async def client(spool: Spool) -> AsyncIterator[ClientEgress]:
+    made = ClientEgress(spool, answer_limit=80 * MIB)
+    yield made
+    await made.close()
