@@ -24,7 +24,9 @@ from gateway.config.watch import changes
 from gateway.core.server import Address, JournalBackend, ServerSettings
 from gateway.core.tokens import Tokens
 from gateway.core.tool import Catalog
+from gateway.egress import Egress
 from gateway.egress.client import ClientEgress
+from gateway.egress.direct import DirectEgress
 from gateway.egress.spool import Spool
 from gateway.ingress.caller import Door
 from gateway.ingress.control import Control, control_app
@@ -172,7 +174,9 @@ class Gateway:
         limits = settings.limits
         self._spool = Spool(Path(settings.data) / "spool", memory_limit=limits.memory)
         self._exit.callback(self._spool.close)
-        self._egress = ClientEgress(self._spool, answer_limit=limits.answer)
+        # The stock client instrumentation can only see aiohttp's own client.
+        backend = ClientEgress if settings.telemetry.auto_instrument else DirectEgress
+        self._egress: Egress = backend(self._spool, answer_limit=limits.answer)
         self._exit.push_async_callback(self._egress.close)
         self._trajectories = Trajectories(
             journal, clock, telemetry, salt=salt, implicit_steps=settings.runs.implicit_steps

@@ -315,8 +315,8 @@ class Trajectories:
         """Write the refusals counted since the last time, lazily, one record a run."""
         refusals, self._refusals = self._refusals, {}
         for name, counts in refusals.items():
-            run = self._runs.get(name)
-            if run is not None and run.state.version and not run.is_lost:
+            run = self._runs.get(name) or self._closed.get(name)
+            if run is not None and not run.is_lost:
                 told = [(code, tool, operation, count) for (code, tool, operation), count in counts.items()]
                 self.record(run, [RefusalsObserved(refusals=told)], lazy=True)
 
