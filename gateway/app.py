@@ -12,6 +12,7 @@ import logging
 from collections.abc import Coroutine, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -21,6 +22,7 @@ from gateway.config.errors import ConfigError
 from gateway.config.source import ManifestSource, diff
 from gateway.config.tokens import TokenFile, TokenFileError
 from gateway.config.watch import changes
+from gateway.core.authority import Authority as HostAuthority
 from gateway.core.server import Address, JournalBackend, ServerSettings
 from gateway.core.tokens import Tokens
 from gateway.core.tool import Catalog
@@ -30,10 +32,13 @@ from gateway.egress.direct import DirectEgress
 from gateway.egress.spool import Spool
 from gateway.ingress.caller import Door
 from gateway.ingress.control import Control, control_app
+from gateway.ingress.forward import Forward
 from gateway.ingress.guard import guard
 from gateway.ingress.http import HttpFront
 from gateway.ingress.proxy import Proxy, ProxyLimits, refuse_request
 from gateway.ingress.runs import Runs
+from gateway.ingress.tunnel import TunnelDoor
+from gateway.ingress.unix import bind_unix
 from gateway.journal import Journal, JournalStats
 from gateway.journal.memory import MemoryJournal
 from gateway.journal.sqlite import SqliteJournal
@@ -51,6 +56,9 @@ from gateway.stages.telemetry import TelemetryStage
 from gateway.telemetry import DomainUse, Statistics, Telemetry
 from gateway.workers.janitor import Janitor
 from gateway.workers.unwinder import Patience, Unwinder
+
+if TYPE_CHECKING:
+    from gateway.ingress.certificates import Authority
 
 __all__ = ["Gateway", "StartError"]
 
@@ -122,6 +130,7 @@ class Gateway:
         )
         self._catalog = await asyncio.to_thread(self._source.load)
         self._token_file = self._read_tokens()
+        self._authority = self._load_authority()
         self._build(salt)
         self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
         self._in_force(self._catalog)
@@ -153,6 +162,23 @@ class Gateway:
         except TokenFileError as error:
             raise StartError(str(error)) from None
         return file
+
+    def _load_authority(self) -> Authority | None:
+        forward = self.settings.forward
+        if not forward.intercept:
+            return None
+        # cryptography is slow to import, and few need it.
+        from gateway.ingress.certificates import Authority, AuthorityError
+
+        try:
+            authority = Authority.load(Path(forward.ca or Path(self.settings.data) / "ca"))
+        except AuthorityError as error:
+            raise StartError(f"forward.intercept: {error}") from None
+        if not authority.is_good(self._clock.at()):
+            raise StartError(
+                "forward.intercept: the authority is no longer good; make a new one with `seawall ca init`"
+            )
+        return authority
 
     def _tokens(self) -> Tokens | None:
         return None if self._token_file is None else self._token_file.tokens
@@ -201,6 +227,13 @@ class Gateway:
         self._trajectories.on_unwinding = self._wake_unwinder
         self._runs = Runs(self._trajectories, self._spool, clock)
         self._janitor = Janitor(self._trajectories, clock, telemetry, idle_s=settings.runs.implicit_idle)
+        self._tunnels = TunnelDoor(
+            clock,
+            limit=settings.forward.tunnels,
+            idle_s=settings.forward.tunnel_idle,
+            certificates=self._authority,
+        )
+        self._forward = Forward(settings.forward, self.catalog, self._tunnels)
         self._proxy = Proxy(
             self._catalog,
             pipeline,
@@ -210,6 +243,7 @@ class Gateway:
             clock,
             telemetry,
             ProxyLimits(body_memory=limits.memory, body_max=limits.body, in_flight=limits.in_flight),
+            self._forward,
         )
         telemetry.observe(self._statistics)
 
@@ -232,7 +266,9 @@ class Gateway:
         self._exit.push_async_callback(runner.cleanup)
         address = self.settings.control_address
         if address.path:
-            await web.UnixSite(runner, address.path).start()
+            bound = bind_unix(Path(address.path), int(self.settings.socket_mode, 8))
+            await web.SockSite(runner, bound).start()
+            self._exit.callback(Path(address.path).unlink, missing_ok=True)
             self.control = str(address)
         else:
             site = web.TCPSite(runner, address.host or None, address.port)
@@ -241,19 +277,26 @@ class Gateway:
 
     async def _serve_agents(self) -> None:
         address = self.settings.listen_address
-        if address.path:
-            raise StartError(f"listen {address}: agents are served on HOST:PORT; a Unix socket is not supported yet.")
         limits = self.settings.limits
+        door = self._forward.handler = Door(
+            self._proxy, self._tokens, self._clock, partial(self._telemetry.refused, "other")
+        )
         self._front = HttpFront(
-            Door(self._proxy, self._tokens, self._clock, partial(self._telemetry.refused, "other")),
+            door,
             refuse=refuse_request,
             line_bytes=limits.request_line,
             field_bytes=limits.header_field,
             fields=limits.header_fields,
         )
         self._exit.push_async_callback(self._front.close)
+        self._tunnels.adopt = self._front.adopt
+        if address.path:
+            await self._front.listen_unix(Path(address.path), int(self.settings.socket_mode, 8))
+            self.listen = str(address)
+            return
         port = await self._front.listen(address.host, address.port)
         self.listen = _url((address.host, port), address)
+        self._forward.own = _own_authorities(address, port)
 
     # --- the manifest in force
 
@@ -343,6 +386,7 @@ class Gateway:
             "reason": self._readiness(),
             "open_trajectories": len(self._trajectories),
             **self._proxy.statistics(),
+            **self._tunnels.statistics(),
             **self._unwinder.statistics(),
             "manifest_digest": self._catalog.digest,
             "reload_problem": self.reload_problem,
@@ -359,6 +403,7 @@ class Gateway:
         self._not_ready = "shutting down"
         self._proxy.is_admitting = False
         self._front.stop_accepting()
+        self._tunnels.drain()
         began = self._clock.now()
         await self._front.wait_idle(self.settings.drain)
         cut = await self._proxy.drain(max(0.0, self.settings.drain - (self._clock.now() - began)))
@@ -391,6 +436,12 @@ def _url(bound: object, address: Address) -> str:
     port = bound[1] if isinstance(bound, tuple) else address.port
     host = f"[{address.host}]" if ":" in address.host else address.host or "127.0.0.1"
     return f"http://{host}:{port}"
+
+
+def _own_authorities(address: Address, port: int) -> frozenset[HostAuthority]:
+    """Return the names under which clients on this machine reach the listener."""
+    hosts = {address.host} | ({"127.0.0.1", "::1", "localhost"} if address.is_local or not address.host else set())
+    return frozenset(HostAuthority(host.lower(), port) for host in hosts if host)
 
 
 def _number(pool: Mapping[str, object], name: str) -> int:

@@ -17,6 +17,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "schema": ("gateway.commands.schema:schema", "Print the JSON Schema of the manifest, for editors."),
     "trajectories": ("gateway.commands.trajectories:trajectories", "See runs; undo one."),
     "token": ("gateway.commands.token:token", "Issue, list and revoke tokens."),
+    "ca": ("gateway.commands.ca:ca", "Make and show the authority under which HTTPS to the tools is read."),
     "journal": ("gateway.commands.journal:journal", "Look at a journal."),
 }
 

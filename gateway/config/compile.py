@@ -27,6 +27,7 @@ from gateway.config.rules import (
     check_retry,
     check_secret,
     overlay,
+    read_hosts,
     read_upstream,
 )
 from gateway.config.secrets import SecretProblem, SecretSource
@@ -140,6 +141,7 @@ class _Compiler:
         credential = self._credential(entry)
         operations = _Operations(self, name, entry, effective.timeouts)
         declared = operations.compile()
+        hosts = read_hosts(entry, self._problems)
         if upstream is None:
             return None
         digest = self._digest(settings, effective, credential)
@@ -159,6 +161,7 @@ class _Compiler:
             idempotency=settings.idempotency,
             credential=credential,
             is_strict=settings.strict,
+            hosts=hosts,
             breaker_key=self._breaker_key(upstream, credential),
             digest=digest,
         )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, get_origin
 
 from gateway.config.decode import decode
-from gateway.config.errors import ConfigError, Position, Problem, Problems, nearest
-from gateway.config.nodes import Map, Scalar, parse_yaml
+from gateway.config.errors import ConfigError, Position, Problem, Problems, nearest, shown
+from gateway.config.nodes import Map, Node, Scalar, Seq, parse_yaml
 from gateway.config.options import PREFIX, option_of, server_options, variable_of
+from gateway.core.authority import parse_host_pattern
 from gateway.core.server import Address, ServerSettings
 
 __all__ = ["load_server"]
@@ -83,8 +84,19 @@ def _set(top: Map, path: tuple[str, ...], text: str, position: Position, problem
             problems.add(child.position, f"`{step}`: expected a mapping")
             return
         node = child
-    node.values[path[-1]] = Scalar(position, text, is_plain=False)
+    node.values[path[-1]] = _written(path, text, position)
     node.keys[path[-1]] = position
+
+
+def _written(path: tuple[str, ...], text: str, position: Position) -> Node:
+    """Return the node that an option or variable stands for; commas separate the items of a list."""
+    if path not in _LISTS:
+        return Scalar(position, text, is_plain=False)
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    return Seq(position, [Scalar(position, item, is_plain=False) for item in items])
+
+
+_LISTS: Final = frozenset(path for path, field in server_options() if get_origin(field.kind) is tuple)
 
 
 def _check(settings: ServerSettings, top: Map, problems: Problems) -> None:
@@ -103,5 +115,10 @@ def _check(settings: ServerSettings, top: Map, problems: Problems) -> None:
             )
     if settings.listen == settings.control and not settings.listen.endswith(":0"):
         problems.add(top.at("control"), "`control` must be another address than `listen`")
+    for index, text in enumerate(settings.forward.tunnel):
+        try:
+            parse_host_pattern(text)
+        except ValueError as error:
+            problems.add(top.at("forward", "tunnel", index), f"`{shown(text)}` is not a host", str(error))
     if settings.limits.memory > settings.limits.body:
         problems.add(top.at("limits", "memory"), "`memory` must be at most `body`", "larger bodies are refused anyway")

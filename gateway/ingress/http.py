@@ -21,11 +21,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import socket
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, cast
 
 from aiohttp import web
@@ -37,6 +40,7 @@ from gateway.core.framing import Framing, frame_answer
 from gateway.core.headers import field_lines
 from gateway.core.message import Body, BytesBody, Headers, first_header
 from gateway.ingress.request import READ_BYTES, IncomingRequest, UploadBroken
+from gateway.ingress.unix import bind_unix
 from gateway.ingress.writer import ResponseWriter, write_body
 
 __all__ = ["HttpFront", "IncomingRequest", "OutgoingResponse", "UploadBroken"]
@@ -44,6 +48,7 @@ __all__ = ["HttpFront", "IncomingRequest", "OutgoingResponse", "UploadBroken"]
 log = logging.getLogger(__name__)
 
 KEEPALIVE_S = 75.0
+HANDSHAKE_S = 10.0
 STALLED_S = 60.0
 LINGER_S = 5.0
 LINE_BYTES = 16_384
@@ -60,6 +65,8 @@ class OutgoingResponse:
         headers: as they shall appear; the front adds framing where it is missing or wrong, Date where it is missing.
         body: given back (`aclose`, or `release` if given) in every case, also if nothing could be written.
         on_delivered: called once the kernel has taken the last byte; not called otherwise.
+        takeover: after the head, the connection is this one's: it gets the transport and what the client has sent
+            already, sets a protocol of its own, and returns once the connection is over. There is no body then.
     """
 
     status: int
@@ -68,8 +75,10 @@ class OutgoingResponse:
     reason: bytes | None = None
     on_delivered: Callable[[], None] | None = None
     release: Callable[[], Awaitable[None]] | None = None
+    takeover: Takeover | None = None
 
 
+Takeover = Callable[[asyncio.Transport, bytes], Awaitable[None]]
 Handler = Callable[[IncomingRequest], Awaitable[OutgoingResponse]]
 Refuse = Callable[[int, str], OutgoingResponse]
 
@@ -120,6 +129,7 @@ class HttpFront:
         )
         self._server.front = self
         self._listener: asyncio.Server | None = None
+        self._socket: Path | None = None
         self._busy: set[asyncio.BaseTransport] = set()
         self._in_flight = 0
         self._idle = asyncio.Event()
@@ -132,6 +142,32 @@ class HttpFront:
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(self._server, host, port, backlog=1024)
         return int(self._listener.sockets[0].getsockname()[1])
+
+    async def listen_unix(self, path: Path, mode: int = 0o600) -> None:
+        """Listen on a Unix socket that those can connect to whom `mode` lets write it.
+
+        Raises:
+            OSError: somebody listens there already, or the place cannot be used.
+        """
+        loop = asyncio.get_running_loop()
+        bound = bind_unix(path, mode)
+        self._listener = await loop.create_unix_server(self._server, sock=bound, backlog=1024)
+        self._socket = path
+
+    async def adopt(self, connected: socket.socket, context: ssl.SSLContext, handler: Handler) -> None:
+        """Serve a connection made elsewhere, with TLS, its requests answered by `handler`. Returns after the handshake.
+
+        Raises:
+            OSError: the handshake failed.
+        """
+
+        def made() -> RequestHandler:
+            connection = self._server()
+            cast(_Connection, connection).handler = handler
+            return connection
+
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(made, connected, ssl=context, ssl_handshake_timeout=HANDSHAKE_S)
 
     @property
     def in_flight(self) -> int:
@@ -168,6 +204,9 @@ class HttpFront:
             if connection.transport is not None:
                 connection.transport.abort()
         await self._idle.wait()
+        if self._socket is not None:
+            self._socket.unlink(missing_ok=True)
+            self._socket = None
 
     async def _serve(self, request: web.BaseRequest) -> _Written:
         transport = request.transport
@@ -188,7 +227,7 @@ class HttpFront:
 
     async def _handled(self, incoming: IncomingRequest) -> OutgoingResponse:
         try:
-            return await self._handler(incoming)
+            return await (cast(_Connection, incoming.connection).handler or self._handler)(incoming)
         except Exception:
             log.exception("the handler failed on %s", incoming.method)
             return self._refuse(500, "The gateway has failed on this request. Nothing can be said about its effect.")
@@ -222,6 +261,8 @@ class HttpFront:
     ) -> _Written:
         writer = ResponseWriter(request, self._stalled_s)
         try:
+            if response.takeover is not None:
+                return await self._hand_over(writer, request, response, response.takeover)
             is_kept = await self._write(writer, request, incoming, response)
             if response.on_delivered is not None:
                 await writer.flush()
@@ -237,6 +278,25 @@ class HttpFront:
             raise ConnectionResetError("the answer was broken off") from error
         finally:
             await (response.release() if response.release is not None else response.body.aclose())
+
+    async def _hand_over(
+        self, writer: ResponseWriter, request: web.BaseRequest, response: OutgoingResponse, takeover: Takeover
+    ) -> _Written:
+        """Say yes, and let go of the connection: from here aiohttp sees nothing of it, so it is told when it is over."""
+        transport, connection = request.transport, request.protocol
+        if transport is None:
+            raise ConnectionResetError("the agent has left")
+        transport.pause_reading()
+        reason = response.reason or _REASONS.get(response.status, b"")
+        writer.write(b"HTTP/1.1 %d %b\r\n%b\r\n" % (response.status, reason, field_lines(response.headers)))
+        try:
+            await takeover(transport, connection._message_tail)
+        except Exception:
+            log.exception("what took a connection over has failed")
+        finally:
+            transport.close()
+            connection.connection_lost(None)
+        return _Written(False)
 
     async def _write(
         self, writer: ResponseWriter, request: web.BaseRequest, incoming: IncomingRequest, response: OutgoingResponse
@@ -306,9 +366,16 @@ class _Server(web.Server):
 
 
 class _Connection(RequestHandler):
-    """Answers what the parser refuses with our refusals instead of aiohttp's page and traceback."""
+    """Answers what the parser refuses with our refusals instead of aiohttp's page and traceback.
 
-    __slots__ = ()
+    `handler`: answers the requests of this connection, if it is not the front's.
+    """
+
+    __slots__ = ("handler",)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.handler: Handler | None = None
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None

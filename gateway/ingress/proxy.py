@@ -30,6 +30,7 @@ from gateway.core.problem import problem
 from gateway.core.tool import AmbiguousPath, Catalog, Match, ToolSpec
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
 from gateway.ingress.caller import Caller, caller_of
+from gateway.ingress.forward import Forward
 from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.journal.trajectories import Trajectories
 from gateway.telemetry import Telemetry
@@ -73,7 +74,10 @@ class Proxy:
         clock: Clock,
         telemetry: Telemetry,
         limits: ProxyLimits,
+        forward: Forward | None = None,
     ) -> None:
+        """`forward`: how targets in a proxy's forms are understood; without one they are refused."""
+        self._forward = forward
         self.catalog = catalog
         self.is_admitting = True
         self._pipeline = pipeline
@@ -88,6 +92,10 @@ class Proxy:
 
     async def __call__(self, request: IncomingRequest) -> OutgoingResponse:
         """Answer one request."""
+        if self._forward is not None and not request.target.startswith(b"/"):
+            if request.method == "CONNECT":
+                return await self._tunnel(request, self._forward)
+            self._forward.localise(request)
         if request.target.startswith((b"/seawall/", b"/seawall?")) or request.target == b"/seawall":
             return await self._runs(request)
         if not self.is_admitting or self._in_flight >= self._limits.in_flight:
@@ -97,6 +105,12 @@ class Proxy:
             return await self._serve(request)
         finally:
             self._in_flight -= 1
+
+    async def _tunnel(self, request: IncomingRequest, forward: Forward) -> OutgoingResponse:
+        if not self.is_admitting:
+            return self._refused("other", self._busy())
+        answer = await forward.connect(request)
+        return self._refused("other", answer) if isinstance(answer, Refusal) else answer
 
     async def _serve(self, request: IncomingRequest) -> OutgoingResponse:
         accepted = self._accept(request)
@@ -129,14 +143,12 @@ class Proxy:
                 detail=f"Connection names {option.decode('latin-1')!r}, an end-to-end field: a proxy may not drop it. "
                 "Leave it out of Connection.",
             )
-        target = split_target(request.target)
-        if isinstance(target, BadTarget):
-            return Refusal(code=Code.INVALID_ARGUMENTS, detail=target.detail)
-        tool = self.catalog.tools.get(target.tool)
-        if tool is None:
-            return self._unknown_tool(target.tool)
+        found = self._tool(request)
+        if isinstance(found, Refusal):
+            return found
+        tool, rest = found
         try:
-            match = tool.match(request.method, target.rest.decode("ascii"))
+            match = tool.match(request.method, rest.decode("ascii"))
         except AmbiguousPath as error:
             return Refusal(code=Code.INVALID_ARGUMENTS, detail=str(error), dependency=tool.name)
         operation = match.operation
@@ -145,7 +157,7 @@ class Proxy:
                 code=Code.UNKNOWN_TOOL,
                 dependency=tool.name,
                 detail=f"{tool.name} is strict and declares no operation for {request.method} "
-                f"{target.rest.partition(b'?')[0].decode('ascii')}. Use one of: {', '.join(_declared(tool)) or 'none'}.",
+                f"{rest.partition(b'?')[0].decode('ascii')}. Use one of: {', '.join(_declared(tool)) or 'none'}.",
             )
         caller = caller_of(request)
         if isinstance(caller, Refusal):
@@ -162,7 +174,7 @@ class Proxy:
             operation=operation,
             request=Request(
                 request.method,
-                target.rest,
+                rest,
                 request.headers,
                 has_side_effects=not operation.is_read,
                 capture_answer=not operation.is_read,
@@ -178,6 +190,17 @@ class Proxy:
             caller_key=key,
         )
         return tool, match, call
+
+    def _tool(self, request: IncomingRequest) -> tuple[ToolSpec, bytes] | Refusal:
+        """Return the tool that a target means, with path and query below it."""
+        if self._forward is not None and not request.target.startswith(b"/"):
+            found = self._forward.find(request.method, request.target)
+            return found if isinstance(found, Refusal) else (found.tool, found.rest)
+        target = split_target(request.target)
+        if isinstance(target, BadTarget):
+            return Refusal(code=Code.INVALID_ARGUMENTS, detail=target.detail)
+        tool = self.catalog.tools.get(target.tool)
+        return self._unknown_tool(target.tool) if tool is None else (tool, target.rest)
 
     def _run_name(self, headers: Headers, caller: Caller) -> tuple[str, bool] | Refusal:
         given = first_header(headers, b"seawall-trajectory")

@@ -68,6 +68,11 @@ class IncomingRequest:
         return self._request.remote or ""
 
     @property
+    def connection(self) -> object:
+        """The protocol that it came by; the front's own business."""
+        return self._request.protocol
+
+    @property
     def body_size(self) -> int | None:
         """Declared length of the body in bytes, or None where only the end tells."""
         return self._body_size
