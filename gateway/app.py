@@ -104,14 +104,14 @@ class Gateway:
 
     async def _start(self) -> None:
         settings = self.settings
-        self._journal = await self._open_journal()
-        self._exit.push_async_callback(self._journal.close)
-        salt = await self._journal.meta("salt", bytes.fromhex(self._clock.token() + self._clock.token()))
-        digest_key = await self._journal.meta("digest_key", bytes.fromhex(self._clock.token()))
         if settings.manifest is None:
             raise StartError(
                 "No manifest was named. Start with --manifest PATH; `seawall check PATH` says what is in it."
             )
+        self._journal = await self._open_journal()
+        self._exit.push_async_callback(self._journal.close)
+        salt = await self._journal.meta("salt", bytes.fromhex(self._clock.token() + self._clock.token()))
+        digest_key = await self._journal.meta("digest_key", bytes.fromhex(self._clock.token()))
         self._source = ManifestSource(
             settings.manifest, secrets=settings.secrets, environ=self._environ, digest_key=digest_key
         )
