@@ -34,6 +34,7 @@ from gateway.journal.memory import MemoryJournal
 from gateway.journal.sqlite import SqliteJournal
 from gateway.journal.trajectories import Trajectories
 from gateway.pipeline import Stages
+from gateway.probes.http import HttpProbe
 from gateway.stages.admission import AdmissionStage
 from gateway.stages.breaker import REMEMBERED, BreakerStage
 from gateway.stages.deadline import DeadlineStage
@@ -42,9 +43,11 @@ from gateway.stages.idempotency import IdempotencyStage
 from gateway.stages.journal import JournalStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
+from gateway.stages.settle import Settle
 from gateway.stages.telemetry import TelemetryStage
 from gateway.telemetry import DomainUse, Statistics, Telemetry
 from gateway.workers.janitor import Janitor
+from gateway.workers.settler import SettlePatience, Settler
 from gateway.workers.unwinder import Patience, Unwinder
 
 __all__ = ["Gateway", "StartError"]
@@ -125,6 +128,7 @@ class Gateway:
         _log.info("recovered", extra={"event": "recovered", "open_runs": len(runs)})
         await self._serve_agents()
         self._spawn(self._janitor.run(), "janitor")
+        self._spawn(self._settler.run(), "settler")
         self._spawn(self._refresh(), "figures")
         if settings.watch:
             self._spawn(self._watch(), "watch the manifest")
@@ -149,20 +153,32 @@ class Gateway:
             journal, clock, telemetry, salt=salt, implicit_steps=settings.runs.implicit_steps
         )
         breaker = BreakerStage(clock, telemetry, journal.remember)
+        probers = {"http": HttpProbe(self.catalog, clock)}
         self._stages = Stages(
             telemetry=TelemetryStage(clock, telemetry),
             idempotency=IdempotencyStage(self._trajectories, journal, clock),
             saga=SagaStage(self._trajectories, journal, telemetry),
             deadline=DeadlineStage(clock, telemetry),
-            retry=RetryStage(clock, telemetry),
+            retry=RetryStage(clock, telemetry, Settle(probers, clock)),
             admission=AdmissionStage(clock, telemetry, breaker.peek),
             breaker=breaker,
             journal=JournalStage(self._trajectories, clock, telemetry),
             dispatch=Dispatch(self._egress, clock, telemetry),
         )
         pipeline = self._stages.pipeline()
+        self._settler = Settler(
+            self._trajectories, pipeline, self.catalog, clock, telemetry, SettlePatience(limit_s=settings.runs.settle)
+        )
+        self._exit.push_async_callback(self._settler.close)
         self._unwinder = Unwinder(
-            self._trajectories, pipeline, self.catalog, clock, telemetry, Patience(elapsed_s=settings.runs.unwind)
+            self._trajectories,
+            pipeline,
+            self.catalog,
+            clock,
+            telemetry,
+            self._settler,
+            probers,
+            Patience(elapsed_s=settings.runs.unwind),
         )
         self._exit.push_async_callback(self._unwinder.close)
         self._trajectories.on_unwinding = self._wake_unwinder
@@ -310,6 +326,7 @@ class Gateway:
             "open_trajectories": len(self._trajectories),
             **self._proxy.statistics(),
             **self._unwinder.statistics(),
+            **self._settler.statistics(),
             "manifest_digest": self._catalog.digest,
             "reload_problem": self.reload_problem,
         }
