@@ -66,11 +66,17 @@ class JournalLocked(JournalError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One record as the journal keeps it: kind, UTC milliseconds, and the encoded body verbatim."""
+    """One record as the journal keeps it: kind, UTC milliseconds, and the encoded body verbatim.
+
+    `effect` and `destination` go into its envelope where there is one: which change in the world it is about, and where
+    that goes. They are not read back.
+    """
 
     kind: str
     at: int
     data: bytes
+    effect: str = field(default="", compare=False)
+    destination: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
