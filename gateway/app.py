@@ -21,7 +21,9 @@ from gateway.config.source import ManifestSource, diff
 from gateway.config.watch import changes
 from gateway.core.server import Address, JournalBackend, ServerSettings
 from gateway.core.tool import Catalog
+from gateway.egress import Egress
 from gateway.egress.client import ClientEgress
+from gateway.egress.direct import DirectEgress
 from gateway.egress.spool import Spool
 from gateway.ingress.control import Control, control_app
 from gateway.ingress.http import HttpFront
@@ -115,7 +117,8 @@ class Gateway:
         )
         self._catalog = await asyncio.to_thread(self._source.load)
         self._build(salt)
-        await self._restore()
+        self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
+        self._in_force(self._catalog)
         await self._serve_control()
         runs = await self._trajectories.recover()
         self._unwinder.run_once()
@@ -138,7 +141,9 @@ class Gateway:
         limits = settings.limits
         self._spool = Spool(Path(settings.data) / "spool", memory_limit=limits.memory)
         self._exit.callback(self._spool.close)
-        self._egress = ClientEgress(self._spool, answer_limit=limits.answer)
+        # The stock client instrumentation can only see aiohttp's own client.
+        backend = ClientEgress if settings.telemetry.auto_instrument else DirectEgress
+        self._egress: Egress = backend(self._spool, answer_limit=limits.answer)
         self._exit.push_async_callback(self._egress.close)
         self._trajectories = Trajectories(
             journal, clock, telemetry, salt=salt, implicit_steps=settings.runs.implicit_steps
@@ -174,11 +179,6 @@ class Gateway:
             ProxyLimits(body_memory=limits.memory, body_max=limits.body, in_flight=limits.in_flight),
         )
         telemetry.observe(self._statistics)
-        self._in_force(self._catalog)
-
-    async def _restore(self) -> None:
-        self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
-        self._stages.breaker.reconfigure(self._catalog)
 
     async def _serve_control(self) -> None:
         control = Control(
