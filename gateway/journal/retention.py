@@ -17,20 +17,19 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import orjson
 
 from gateway.core.records import redacted
-from gateway.journal import JournalCorrupt, JournalError, JournalUnavailable
+from gateway.journal import JournalCorrupt, JournalError, JournalUnavailable, Pruned
 from gateway.journal.blobs import sync_folder
 from gateway.journal.chain import transaction
 from gateway.journal.sealer import Sealer
 from gateway.journal.verification import Range, SealedRow, archived_digest
 
-__all__ = ["Pruned", "body_names", "erase", "export_line", "prune"]
+__all__ = ["body_names", "erase", "export_line", "prune"]
 
 BATCH_RUNS: Final = 100
 BATCH_RECORDS: Final = 500
@@ -47,16 +46,6 @@ _RUN = (
     "FROM record r JOIN head h ON h.id = r.stream JOIN envelope e ON e.id = r.id LEFT JOIN chain c ON c.epoch = e.epoch "
     "WHERE r.stream = ? ORDER BY r.n"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """What one batch took: runs, their records, the large bodies they named, and whether more is due."""
-
-    runs: int = 0
-    records: int = 0
-    bodies: frozenset[str] = frozenset()
-    is_more: bool = False
 
 
 def prune(connection: sqlite3.Connection, sealer: Sealer, before: int, at: int, archive: Path) -> Pruned:

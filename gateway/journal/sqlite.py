@@ -32,6 +32,7 @@ from gateway.journal import (
     JournalStats,
     JournalUnavailable,
     KeyOwner,
+    Pruned,
     retention,
     schema,
     statements,
@@ -46,7 +47,6 @@ from gateway.journal.keyring import KeyRing, KeyRingError, default_ring
 from gateway.journal.lock import FolderLock
 from gateway.journal.place import Place, checkpoint_beside
 from gateway.journal.plan import Plan, Standing
-from gateway.journal.retention import Pruned
 from gateway.journal.sealer import Sealer
 
 __all__ = ["SqliteJournal", "checkpoint_of", "ring_of", "write_checkpoint"]
@@ -301,20 +301,33 @@ class SqliteJournal:
         self._told = sealer.position
         return note
 
+    @property
+    def is_key_apart(self) -> bool:
+        """Whether the key ring lies outside the data folder."""
+        return self._sealer.ring.is_apart(self._place.folder)
+
+    @property
+    def untold(self) -> int:
+        """Rows since the last checkpoint."""
+        return self._sealer.position - self._told
+
     def reload_keys(self) -> bool:
-        """Read the key ring again; the next commit goes over to its active key. Returns whether that is another.
+        """Read the key ring again if its file changed; the next commit goes over to its active key. Returns whether that is
+        another.
 
         Raises:
             KeyRingError: it cannot be used; the old one stays in use.
         """
         ring = KeyRing.load(self._sealer.ring.path)
+        if ring == self._sealer.ring:
+            return False
         if ring.find(self._sealer.key.id) is None:
             raise KeyRingError(f"the key ring {ring.path} lacks the key in use, {self._sealer.key.id}: restore it")
         is_new = ring.active.id != self._sealer.ring.active.id
         self._sealer.ring = ring
         return is_new
 
-    async def prune(self, before: int, archive: Path | str | None = None) -> Pruned:
+    async def prune(self, before: int, archive: str | None = None) -> Pruned:
         """Archive and delete one batch of closed runs that changed last before `before`, UTC milliseconds.
 
         Raises:
@@ -322,7 +335,6 @@ class SqliteJournal:
         """
         folder = Path(archive) if archive is not None else self._place.folder / "archive"
         done = await self._guarded(self._writer, retention.prune, self._sealer, before, _now(), folder)
-        self._streams -= done.runs
         if done.runs:
             self._streams, self._open_streams, self._entries = await self._guarded(self._writer, statements.totals)
         return done
