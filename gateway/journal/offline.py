@@ -116,10 +116,10 @@ def acknowledge_folder(
         JournalError: it cannot be read, or something is wrong that cannot be acknowledged.
     """
     place = Place.of(path)
+    with reading(place):
+        pass
     lock = FolderLock.take(place.lock)
     try:
-        with reading(place):
-            pass
         ring = KeyRing.load(_ring(place, keys))
         told = _checkpoints(place, ring, against)
         with contextlib.closing(sqlite3.connect(place.file, isolation_level=None)) as connection:
@@ -154,16 +154,12 @@ def back_up(path: Path | str, to: Path | str, *, keys: Path | str | None = None)
         JournalError: it cannot be read, the copy cannot be written, or the copy does not verify (it is left for a look).
     """
     source, target = Place.of(path), Place.of(to)
-    try:
-        target.folder.mkdir(mode=0o700, parents=True)
-    except FileExistsError:
-        raise JournalUnavailable(f"{target.folder} exists already: name a folder that does not") from None
-    except OSError as error:
-        raise JournalUnavailable(f"the folder {target.folder} cannot be made: {error.strerror}") from error
-    ring = _ring(source, keys)
-    with reading(source) as connection, contextlib.closing(sqlite3.connect(target.file)) as copy:
-        connection.backup(copy)
-        copy.execute("PRAGMA journal_mode = DELETE").fetchall()
+    with reading(source) as connection:
+        ring = _ring(source, keys)
+        _make_folder(target.folder)
+        with contextlib.closing(sqlite3.connect(target.file)) as copy:
+            connection.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE").fetchall()
     try:
         # After the log, so that every body that the copied log names is there; bodies are never changed.
         if source.blobs.exists():
@@ -175,6 +171,15 @@ def back_up(path: Path | str, to: Path | str, *, keys: Path | str | None = None)
     if found.verdict not in (Verdict.OK, Verdict.ACKNOWLEDGED):
         raise JournalCorrupt(f"the copy in {target.folder} does not verify ({found.verdict.value}): {found.finding}")
     return found
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        raise JournalUnavailable(f"{folder} exists already: name a folder that does not") from None
+    except OSError as error:
+        raise JournalUnavailable(f"the folder {folder} cannot be made: {error.strerror}") from error
 
 
 def _sync_tree(folder: Path) -> None:
