@@ -19,6 +19,7 @@ from gateway.core.manifest import (
     Tier,
     TimeoutSettings,
 )
+from gateway.core.reach import Reach
 from gateway.core.retry import RetrySettings
 from gateway.core.secret import SecretBox
 
@@ -172,6 +173,7 @@ class ToolSpec:
             `AmbiguousPath`.
         operations: those declared, and the two that stand for all undeclared calls (`is_declared` False).
         credential: header name and value to set on each request; the value is a secret and never printed.
+        reach: what kind of addresses the upstream's name may lead to.
         breaker_key: names the origin and credential that share one breaker, without revealing the credential.
         digest: of everything above as configured; equal digests mean that a reload changed nothing for this tool.
     """
@@ -186,6 +188,7 @@ class ToolSpec:
     idempotency: IdempotencySettings | None = None
     credential: tuple[bytes, bytes] | None = field(default=None, repr=False)
     is_strict: bool = False
+    reach: Reach = Reach.AUTO
     breaker_key: str = ""
     digest: str = ""
 

@@ -245,6 +245,18 @@ class Trajectories:
         await asyncio.shield(verdict)
         return None
 
+    async def durable(self, run: Run) -> Run:
+        """Return the run once everything it shows is on disk: nobody is told what a crash could take back.
+
+        Raises:
+            JournalUnavailable: it cannot be written or read.
+        """
+        while run.pending:
+            await asyncio.wait(set(run.pending))
+        if run.is_lost:
+            return await self.find(run.state.id) or run
+        return run
+
     def record(
         self, run: Run, records: Sequence[Record], *, lazy: bool = False, claims: Sequence[KeyClaim] = ()
     ) -> asyncio.Future[None]:
@@ -266,8 +278,8 @@ class Trajectories:
             )
         entries = []
         for record in records:
-            entries.append(Entry(*_encoded(record, at)))
             evolve(state, record, at)
+            entries.append(_entry(state, record, at))
         future = self.journal.append(
             Append(
                 stream=state.id,
@@ -325,8 +337,8 @@ class Trajectories:
         """Write the refusals counted since the last time, lazily, one record a run."""
         refusals, self._refusals = self._refusals, {}
         for name, counts in refusals.items():
-            run = self._runs.get(name)
-            if run is not None and run.state.version and not run.is_lost:
+            run = self._runs.get(name) or self._closed.get(name)
+            if run is not None and not run.is_lost:
                 told = [(code, tool, operation, count) for (code, tool, operation), count in counts.items()]
                 self.record(run, [RefusalsObserved(refusals=told)], lazy=True)
 
@@ -523,6 +535,11 @@ def _opens(records: Sequence[Record]) -> bool:
     return isinstance(records[0], TrajectoryOpened)
 
 
-def _encoded(record: Record, at: int) -> tuple[str, int, bytes]:
+def _entry(state: Trajectory, record: Record, at: int) -> Entry:
+    """Return a record as the journal takes it, with what its envelope says: the step it is about, and where that goes."""
     kind, data = encode(record)
-    return kind, at, data
+    number = getattr(record, "step", None)
+    step = state.steps.get(number) if isinstance(number, int) else None
+    if step is None:
+        return Entry(kind, at, data)
+    return Entry(kind, at, data, f"{state.id}/{number}", f"{step.tool}.{step.operation}")
