@@ -333,7 +333,7 @@ class WireRequest(aiohttp.ClientRequest):
             session=self._session,
             stream_writer=writer,
         )
-        self.response = response  # type: ignore[assignment]  # a class attribute of the base, declared None
+        cast(Any, self).response = response  # a class attribute of the base, declared None
         return response
 
 
