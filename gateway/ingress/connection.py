@@ -59,7 +59,18 @@ class Server(Protocol):
 class AgentConnection(BaseProtocol):
     """See the module."""
 
-    __slots__ = ("_alarm", "_incoming", "_is_closing", "_is_deaf", "_left_over", "_queue", "_server", "_task", "peer")
+    __slots__ = (
+        "_alarm",
+        "_incoming",
+        "_is_closing",
+        "_is_deaf",
+        "_left_over",
+        "_queue",
+        "_request",
+        "_server",
+        "_task",
+        "peer",
+    )
 
     def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
         limits = server.limits
@@ -79,6 +90,7 @@ class AgentConnection(BaseProtocol):
         self._alarm = Alarm(loop, self._ring)
         self._queue: deque[tuple[RawRequestMessage, StreamReader] | Exception] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._request: IncomingRequest | None = None
         self._incoming: StreamReader | None = None
         self._left_over: StreamReader | None = None
         self._is_deaf = False
@@ -136,6 +148,12 @@ class AgentConnection(BaseProtocol):
         self._parser = None
         super().connection_lost(exc)
         self._left_over = None
+        request = self._request
+        if request is None or request.goes_on is None or not request.goes_on():
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the handler of the current request, whatever it does."""
         if self._task is not None:
             self._task.cancel()
 
@@ -211,12 +229,12 @@ class AgentConnection(BaseProtocol):
     async def _serve(self, message: RawRequestMessage, content: StreamReader) -> None:
         is_kept = False
         try:
-            request = IncomingRequest(message, content, self)
+            self._request = request = IncomingRequest(message, content, self)
             is_kept = await self._server.serve(request, self)
         except ConnectionError:
             pass  # the agent has left
         finally:
-            self._task = None
+            self._task = self._request = None
             self._served(content, is_kept=is_kept)
 
     async def _refuse(self, error: Exception) -> None:

@@ -31,7 +31,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from gateway.core.framing import Framing, frame_answer
 from gateway.core.headers import field_lines
-from gateway.core.message import Body, BytesBody, Headers, first_header
+from gateway.core.message import Body, BytesBody, Headers
 from gateway.ingress.connection import AgentConnection, Limits
 from gateway.ingress.request import IncomingRequest, UploadBroken
 from gateway.ingress.writer import ResponseWriter, write_body
@@ -149,6 +149,7 @@ class HttpFront:
         self.stop_accepting()
         for connection in list(self.connections):
             connection.abort()
+            connection.cancel()
         await self._idle.wait()
 
     def _accepted(self) -> AgentConnection:
@@ -180,7 +181,8 @@ class HttpFront:
         framing = frame_answer("", response.status, response.headers, response.body.size)
         data = response.body.data if isinstance(response.body, BytesBody) else b""
         writer = ResponseWriter(connection)
-        writer.write(self._head(response, framing, is_kept=False) + data)
+        names = {name.lower() for name, _ in framing.headers}
+        writer.write(self._head(response, framing, names, is_kept=False) + data)
         await writer.drain()
 
     async def _handled(self, incoming: IncomingRequest) -> OutgoingResponse:
@@ -241,14 +243,15 @@ class HttpFront:
         body = response.body
         is_http_1_0 = request.version == HttpVersion10
         framing = frame_answer(request.method, response.status, response.headers, body.size, is_http_1_0=is_http_1_0)
+        names = {name.lower() for name, _ in framing.headers}
         is_kept = (
             request.is_kept_alive
             and not self.is_draining
             and not framing.ends_by_closing
             and not request.is_waiting_for_continue
-            and first_header(response.headers, b"connection") is None
+            and b"connection" not in names
         )
-        head = self._head(response, framing, is_kept=is_kept, is_http_1_0=is_http_1_0)
+        head = self._head(response, framing, names, is_kept=is_kept, is_http_1_0=is_http_1_0)
         if framing.is_bodiless:
             writer.write(head)
         elif type(body) is BytesBody:
@@ -259,12 +262,20 @@ class HttpFront:
         await writer.drain()
         return is_kept
 
-    def _head(self, response: OutgoingResponse, framing: Framing, *, is_kept: bool, is_http_1_0: bool = False) -> bytes:
+    def _head(
+        self,
+        response: OutgoingResponse,
+        framing: Framing,
+        names: set[bytes],
+        *,
+        is_kept: bool,
+        is_http_1_0: bool = False,
+    ) -> bytes:
         headers = framing.headers
-        if first_header(headers, b"date") is None:
+        if b"date" not in names:
             headers = (*headers, (b"Date", self._now()))
         if not is_kept:
-            if first_header(headers, b"connection") is None:
+            if b"connection" not in names:
                 headers = (*headers, (b"Connection", b"close"))
         elif is_http_1_0:
             headers = (*headers, (b"Connection", b"keep-alive"))

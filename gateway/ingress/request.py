@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from aiohttp.http import HttpVersion11, RawRequestMessage
@@ -35,6 +35,7 @@ class IncomingRequest:
         target: the raw request target.
         headers: raw fields in order, hop-by-hop ones included.
         has_body: whether the request declares one, be it empty (`Content-Length: 0`).
+        goes_on: whether the handler is to finish though the agent has left; without one it is cancelled then.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class IncomingRequest:
         "_fields",
         "_is_continue_due",
         "_was_continued",
+        "goes_on",
         "has_body",
         "headers",
         "is_kept_alive",
@@ -66,6 +68,7 @@ class IncomingRequest:
         self.has_body = message.chunked or length is not None
         self._is_continue_due = b"expect" in self._fields and message.version == HttpVersion11
         self._was_continued = False
+        self.goes_on: Callable[[], bool] | None = None
 
     def field(self, name: bytes) -> bytes | None:
         """Return the first field of that name (given in lower case), or None."""
