@@ -33,9 +33,9 @@ def derive_key(salt: bytes, *parts: str) -> str:
     return "".join([_PAIRS[bits >> shift & 1023] for shift in range(150, -1, -10)])
 
 
-def undo_key(salt: bytes, trajectory: str, step: int) -> str:
-    """Return the key of the compensator of a step, the same for every attempt."""
-    return derive_key(salt, trajectory, str(step), "undo")
+def undo_key(salt: bytes, trajectory: str, step: int, turn: int = 1) -> str:
+    """Return the key of the compensator of a step, the same for every attempt of a turn; the second turn has its own."""
+    return derive_key(salt, trajectory, str(step), "undo" if turn == 1 else f"undo {turn}")
 
 
 @lru_cache(maxsize=8)

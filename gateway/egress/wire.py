@@ -333,7 +333,7 @@ class WireRequest(aiohttp.ClientRequest):
             session=self._session,
             stream_writer=writer,
         )
-        cast(Any, self).response = response  # a class attribute of the base, declared None
+        cast(Any, self).response = response  # the base declares it as None
         return response
 
 

@@ -33,7 +33,7 @@ ABORT_WAIT_S = 20.0
 _BODY_MAX = 64 * 1024
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _ABANDON = ("escalate", "unwind", "commit")
-_OPEN_KEYS = {"id", "on_abandon", "ttl", "budget", "labels"}
+_OPEN_KEYS = {"id", "on_abandon", "ttl", "labels"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,9 @@ def _arguments(body: bytes) -> dict[str, object] | Refusal:
 
 
 def _opening(arguments: dict[str, object], agent: str) -> tuple[str | None, Open] | Refusal:
-    problems = [f"{key!r} is not known" for key in sorted(arguments.keys() - _OPEN_KEYS)]
+    problems = [f"{key!r} is not known" for key in sorted(arguments.keys() - _OPEN_KEYS - {"budget"})]
+    if "budget" in arguments:
+        problems.append("budgets are not enforced by this release, so none is accepted")
     name, ttl, labels = arguments.get("id"), arguments.get("ttl"), arguments.get("labels", {})
     abandon = arguments.get("on_abandon", "escalate")
     if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):

@@ -152,7 +152,15 @@ async def test_the_runs_api_refuses_what_it_does_not_know(tmp_path: Path) -> Non
     async with Origin() as origin, serving(tmp_path, origin.port) as running:
         base = "/seawall/v1/trajectories"
         assert (await running.agent.send("GET", f"{base}/nope")).code == "ERR_UNKNOWN_TRAJECTORY"
-        for body in ({"idd": "x"}, {"id": "a b"}, {"ttl": -1}, {"on_abandon": "never"}, {"labels": [1]}, [1]):
+        for body in (
+            {"idd": "x"},
+            {"id": "a b"},
+            {"ttl": -1},
+            {"on_abandon": "never"},
+            {"labels": [1]},
+            {"budget": {"calls": 1}},
+            [1],
+        ):
             answer = await running.agent.send("POST", base, body)
             assert answer.code == "ERR_INVALID_ARGUMENTS"
         opened = await running.agent.send("POST", base, {"id": "mine", "labels": {"team": "a"}, "ttl": 60})
