@@ -16,6 +16,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("gateway.commands.explain:explain", "Say which operation a call is, its tier and why."),
     "schema": ("gateway.commands.schema:schema", "Print the JSON Schema of the manifest, for editors."),
     "trajectories": ("gateway.commands.trajectories:trajectories", "See runs; undo one."),
+    "health": ("gateway.commands.health:health", "Ask a gateway whether it is well."),
     "journal": ("gateway.commands.journal:journal", "Look at a journal."),
 }
 
