@@ -16,6 +16,9 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("gateway.commands.explain:explain", "Say which operation a call is, its tier and why."),
     "schema": ("gateway.commands.schema:schema", "Print the JSON Schema of the manifest, for editors."),
     "trajectories": ("gateway.commands.trajectories:trajectories", "See runs; undo one."),
+    "inject": ("gateway.commands.inject:inject", "Put the sidecar into Kubernetes workloads."),
+    "uninject": ("gateway.commands.inject:uninject", "Take it out again, byte for byte."),
+    "webhook": ("gateway.commands.webhook:webhook", "Put the sidecar into pods as they are created."),
     "health": ("gateway.commands.health:health", "Ask a gateway whether it is well."),
     "journal": ("gateway.commands.journal:journal", "Look at a journal."),
 }
