@@ -63,6 +63,9 @@ class RunSettings:
         Gt(0),
         Doc("How long a compensator is tried, waits for an open breaker not counted, before its run freezes."),
     ] = 3600.0
+    settle: Annotated[
+        float, SECONDS, Gt(0), Doc("How long an unknown outcome is asked about before its run freezes.")
+    ] = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
