@@ -16,6 +16,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("gateway.commands.explain:explain", "Say which operation a call is, its tier and why."),
     "schema": ("gateway.commands.schema:schema", "Print the JSON Schema of the manifest, for editors."),
     "trajectories": ("gateway.commands.trajectories:trajectories", "See runs; undo one."),
+    "storm": ("gateway.commands.storm:storm", "Put tools and policies under stress, and measure what holds."),
     "journal": ("gateway.commands.journal:journal", "Look at a journal."),
 }
 

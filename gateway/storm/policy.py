@@ -29,6 +29,7 @@ _NEVER = 1_000_000_000
 def manifest_for(scenario: Scenario, policy: PolicySettings, upstreams: Mapping[str, str] | None = None) -> str:
     """Return the scenario's manifest under a policy, with the upstreams of tools replaced by those given."""
     document = cast("dict[str, Any]", yaml.safe_load(scenario.manifest) or {})
+    document["include"] = [_absolute(include, scenario.folder) for include in document.get("include") or ()]
     domains: dict[str, Any] = document.setdefault("domains", {})
     tools: dict[str, Any] = document.setdefault("tools", {})
     if policy.one_domain:
@@ -53,6 +54,10 @@ def manifest_for(scenario: Scenario, policy: PolicySettings, upstreams: Mapping[
         if upstreams is not None and name in upstreams:
             tool["upstream"] = upstreams[name]
     return yaml.safe_dump(document, sort_keys=False)
+
+
+def _absolute(include: str, folder: str) -> str:
+    return include if include.startswith("seawall:") or not folder else str(Path(folder, include))
 
 
 def _take_out(policy: PolicySettings, tool: dict[str, Any], domain: Mapping[str, Any]) -> None:

@@ -121,7 +121,8 @@ def run_storm(
                 (out / "events").mkdir(parents=True, exist_ok=True)
                 recording.save(out / "events" / f"{name}-{seed}.jsonl.gz")
         run.figures[name] = _medians(run.by_seed[name])
-    _hold(run, scenario.holds if claims is None else claims)
+    ours = scenario.holds if engine_name == "virtual" else scenario.holds_live
+    _hold(run, ours if claims is None else claims)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "run.json").write_text(json.dumps(run.document(), indent=1) + "\n")

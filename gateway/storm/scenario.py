@@ -129,6 +129,7 @@ class Scenario:
     engines: Annotated[tuple[str, ...], Doc("Engines that can run it: `virtual`, `live`.")] = ("virtual", "live")
     gateways: Annotated[int, Ge(1), Doc("Gateways in front of the same tools; agents are spread over them.")] = 1
     manifest: Annotated[str, Doc("The manifest, as text.")] = ""
+    folder: Annotated[str, Doc("Where the manifest's includes are looked for.")] = ""
     world: Annotated[Mapping[str, WorldSettings], Doc("How the tools behave, by name.")] = field(default_factory=dict)
     load: Annotated[tuple[LoadSettings, ...], Doc("Calls that arrive.")] = ()
     faults: Annotated[tuple[FaultSettings, ...], Doc("What goes wrong.")] = ()
@@ -138,6 +139,7 @@ class Scenario:
     compare: Annotated[tuple[str, ...], Doc("Further policies, by their names in the book of policies.")] = ()
     plots: Annotated[tuple[str, ...], Doc("Plots of the report; see docs/storms.md.")] = ("flow", "latency")
     holds: Annotated[tuple[str, ...], Doc("What must be true, such as `seawall.amplification <= 1.1`.")] = ()
+    holds_live: Annotated[tuple[str, ...], Doc("What must be true on real sockets, with wider bounds.")] = ()
 
     @property
     def trigger(self) -> tuple[float, float] | None:
