@@ -22,6 +22,8 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "uninject": ("gateway.commands.inject:uninject", "Take it out again, byte for byte."),
     "webhook": ("gateway.commands.webhook:webhook", "Put the sidecar into pods as they are created."),
     "health": ("gateway.commands.health:health", "Ask a gateway whether it is well."),
+    "storm": ("gateway.commands.storm:storm", "Put tools and policies under stress, and measure what holds."),
+    "journal": ("gateway.commands.journal:journal", "Look at a journal."),
 }
 
 
