@@ -31,7 +31,7 @@ from gateway.egress.client import ClientEgress
 from gateway.egress.direct import DirectEgress
 from gateway.egress.spool import Spool
 from gateway.ingress.caller import Door
-from gateway.ingress.control import Control, control_app
+from gateway.ingress.control import Control, control_app, health_app
 from gateway.ingress.forward import Forward
 from gateway.ingress.guard import guard
 from gateway.ingress.http import HttpFront
@@ -44,17 +44,22 @@ from gateway.journal.memory import MemoryJournal
 from gateway.journal.sqlite import SqliteJournal
 from gateway.journal.trajectories import Trajectories
 from gateway.pipeline import Stages
+from gateway.probes.http import HttpProbe
 from gateway.stages.admission import AdmissionStage
 from gateway.stages.breaker import REMEMBERED, BreakerStage
 from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
 from gateway.stages.idempotency import IdempotencyStage
 from gateway.stages.journal import JournalStage
+from gateway.stages.recovery import REPAIRS, RecoveryStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
+from gateway.stages.settle import Settle
 from gateway.stages.telemetry import TelemetryStage
 from gateway.telemetry import DomainUse, Statistics, Telemetry
 from gateway.workers.janitor import Janitor
+from gateway.workers.keeper import Keeper
+from gateway.workers.settler import SettlePatience, Settler
 from gateway.workers.unwinder import Patience, Unwinder
 
 if TYPE_CHECKING:
@@ -75,6 +80,7 @@ class Gateway:
     Attributes:
         listen: where agents connect, with the real port, once started.
         control: where operators connect, with the real port, once started.
+        metrics: where health and metrics alone are served, once started; empty if nowhere.
         reload_problem: why the last reload was not taken, or None.
     """
 
@@ -89,12 +95,14 @@ class Gateway:
         self.settings = settings
         self.listen = ""
         self.control = ""
+        self.metrics = ""
         self.reload_problem: str | None = None
         self._clock = clock or SystemClock()
         self._telemetry = telemetry or Telemetry(self._clock)
         self._environ = environ
         self._not_ready: str | None = "starting"
         self._stats: JournalStats | None = None
+        self._keeper: Keeper | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._exit = contextlib.AsyncExitStack()
 
@@ -117,14 +125,14 @@ class Gateway:
 
     async def _start(self) -> None:
         settings = self.settings
-        self._journal = await self._open_journal()
-        self._exit.push_async_callback(self._journal.close)
-        salt = await self._journal.meta("salt", bytes.fromhex(self._clock.token() + self._clock.token()))
-        digest_key = await self._journal.meta("digest_key", bytes.fromhex(self._clock.token()))
         if settings.manifest is None:
             raise StartError(
                 "No manifest was named. Start with --manifest PATH; `seawall check PATH` says what is in it."
             )
+        self._journal = await self._open_journal()
+        self._exit.push_async_callback(self._journal.close)
+        salt = await self._journal.meta("salt", bytes.fromhex(self._clock.token() + self._clock.token()))
+        digest_key = await self._journal.meta("digest_key", bytes.fromhex(self._clock.token()))
         self._source = ManifestSource(
             settings.manifest, secrets=settings.secrets, environ=self._environ, digest_key=digest_key
         )
@@ -133,6 +141,7 @@ class Gateway:
         self._authority = self._load_authority()
         self._build(salt)
         self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
+        self._stages.recovery.restore(await self._journal.recall(REPAIRS))
         self._in_force(self._catalog)
         await self._serve_control()
         runs = await self._trajectories.recover()
@@ -140,6 +149,9 @@ class Gateway:
         _log.info("recovered", extra={"event": "recovered", "open_runs": len(runs)})
         await self._serve_agents()
         self._spawn(self._janitor.run(), "janitor")
+        self._spawn(self._settler.run(), "settler")
+        if self._keeper is not None:
+            self._spawn(self._keeper.run(), "the journal's keeper")
         self._spawn(self._refresh(), "figures")
         if self._token_file is not None:
             self._spawn(self._follow_tokens(self._token_file), "follow the tokens")
@@ -151,7 +163,28 @@ class Gateway:
     async def _open_journal(self) -> Journal:
         if self.settings.journal.backend is JournalBackend.MEMORY:
             return MemoryJournal()
-        return await SqliteJournal.open(Path(self.settings.data), on_commit=self._telemetry.journal_committed)
+        settings = self.settings.journal
+        journal = await SqliteJournal.open(
+            Path(self.settings.data),
+            on_commit=self._telemetry.journal_committed,
+            keys=settings.keys,
+            checkpoint=settings.checkpoint,
+        )
+        self._keeper = Keeper(
+            journal,
+            self._clock,
+            self._telemetry,
+            checkpoint_s=settings.checkpoint_every,
+            retention_s=settings.retention,
+            archive=settings.archive,
+        )
+        if not journal.is_key_apart:
+            _log.warning(
+                "the key ring lies in the data folder: the seal shows damage, not an attacker who may write there; "
+                "name a file elsewhere with --journal-keys",
+                extra={"event": "key_ring_in_data"},
+            )
+        return journal
 
     def _read_tokens(self) -> TokenFile | None:
         if self.settings.tokens is None:
@@ -208,20 +241,33 @@ class Gateway:
             journal, clock, telemetry, salt=salt, implicit_steps=settings.runs.implicit_steps
         )
         breaker = BreakerStage(clock, telemetry, journal.remember)
+        probers = {"http": HttpProbe(self.catalog, clock)}
         self._stages = Stages(
             telemetry=TelemetryStage(clock, telemetry),
+            recovery=RecoveryStage(self._trajectories, clock, telemetry, journal.remember),
             idempotency=IdempotencyStage(self._trajectories, journal, clock),
             saga=SagaStage(self._trajectories, journal, telemetry),
             deadline=DeadlineStage(clock, telemetry),
-            retry=RetryStage(clock, telemetry),
+            retry=RetryStage(clock, telemetry, Settle(probers, clock)),
             admission=AdmissionStage(clock, telemetry, breaker.peek),
             breaker=breaker,
             journal=JournalStage(self._trajectories, clock, telemetry),
             dispatch=Dispatch(self._egress, clock, telemetry),
         )
         pipeline = self._stages.pipeline()
+        self._settler = Settler(
+            self._trajectories, pipeline, self.catalog, clock, telemetry, SettlePatience(limit_s=settings.runs.settle)
+        )
+        self._exit.push_async_callback(self._settler.close)
         self._unwinder = Unwinder(
-            self._trajectories, pipeline, self.catalog, clock, telemetry, Patience(elapsed_s=settings.runs.unwind)
+            self._trajectories,
+            pipeline,
+            self.catalog,
+            clock,
+            telemetry,
+            self._settler,
+            probers,
+            Patience(elapsed_s=settings.runs.unwind),
         )
         self._exit.push_async_callback(self._unwinder.close)
         self._trajectories.on_unwinding = self._wake_unwinder
@@ -256,24 +302,27 @@ class Gateway:
             statistics={
                 "breakers": self._stages.breaker.statistics,
                 "domains": self._stages.admission.statistics,
+                "repairs": self._stages.recovery.statistics,
                 "manifest": self._manifest_status,
                 "status": self._status,
             },
             guard=guard(self._tokens, self._clock),
         )
-        runner = web.AppRunner(control_app(control), access_log=None, handle_signals=False)
+        self.control = await self._serve_app(control_app(control), self.settings.control_address)
+        if (address := self.settings.metrics_address) is not None:
+            self.metrics = await self._serve_app(health_app(control), address)
+
+    async def _serve_app(self, app: web.Application, address: Address) -> str:
+        runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
         self._exit.push_async_callback(runner.cleanup)
-        address = self.settings.control_address
         if address.path:
             bound = bind_unix(Path(address.path), int(self.settings.socket_mode, 8))
             await web.SockSite(runner, bound).start()
             self._exit.callback(Path(address.path).unlink, missing_ok=True)
-            self.control = str(address)
-        else:
-            site = web.TCPSite(runner, address.host or None, address.port)
-            await site.start()
-            self.control = _url(runner.addresses[0], address)
+            return str(address)
+        await web.TCPSite(runner, address.host or None, address.port).start()
+        return _url(runner.addresses[0], address)
 
     async def _serve_agents(self) -> None:
         address = self.settings.listen_address
@@ -388,6 +437,7 @@ class Gateway:
             **self._proxy.statistics(),
             **self._tunnels.statistics(),
             **self._unwinder.statistics(),
+            **self._settler.statistics(),
             "manifest_digest": self._catalog.digest,
             "reload_problem": self.reload_problem,
         }

@@ -113,6 +113,10 @@ def _check(settings: ServerSettings, top: Map, problems: Problems) -> None:
                 "set `tokens` (see `seawall token issue`), listen on 127.0.0.1 or a Unix socket, or, behind a network "
                 "policy only, set `allow_unauthenticated: true`",
             )
+    try:
+        _ = settings.metrics_address
+    except ValueError as error:
+        problems.add(top.at("metrics"), f"`metrics`: {error}")
     if settings.listen == settings.control and not settings.listen.endswith(":0"):
         problems.add(top.at("control"), "`control` must be another address than `listen`")
     for index, text in enumerate(settings.forward.tunnel):
@@ -120,5 +124,7 @@ def _check(settings: ServerSettings, top: Map, problems: Problems) -> None:
             parse_host_pattern(text)
         except ValueError as error:
             problems.add(top.at("forward", "tunnel", index), f"`{shown(text)}` is not a host", str(error))
+    if settings.metrics in (settings.listen, settings.control) and not str(settings.metrics).endswith(":0"):
+        problems.add(top.at("metrics"), "`metrics` must be another address than `listen` and `control`")
     if settings.limits.memory > settings.limits.body:
         problems.add(top.at("limits", "memory"), "`memory` must be at most `body`", "larger bodies are refused anyway")

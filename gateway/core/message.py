@@ -6,11 +6,11 @@ proxy may not guess which of them may be merged.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-__all__ = ["Body", "BytesBody", "Headers", "Reply", "Request", "first_header", "without_headers"]
+__all__ = ["Body", "BytesBody", "Headers", "Reply", "Request", "body_bytes", "first_header", "without_headers"]
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -56,6 +56,15 @@ class BytesBody:
 
     async def aclose(self) -> None:
         """Nothing to give back."""
+
+
+async def body_bytes(body: Body, limit: int) -> bytes | None:
+    """Return a replayable body's bytes, or None if there are more than `limit`."""
+    if isinstance(body, BytesBody):
+        return body.data if len(body.data) <= limit else None
+    if body.size is None or body.size > limit:
+        return None
+    return b"".join([chunk async for chunk in body.chunks()])
 
 
 @dataclass(slots=True)
@@ -126,6 +135,6 @@ def first_header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes |
     return None
 
 
-def without_headers(headers: Iterable[tuple[bytes, bytes]], names: frozenset[bytes]) -> Headers:
+def without_headers(headers: Iterable[tuple[bytes, bytes]], names: Container[bytes]) -> Headers:
     """Return the fields whose lower-case name is not in `names`, order kept."""
-    return tuple((key, value) for key, value in headers if key.lower() not in names)
+    return tuple([field for field in headers if field[0].lower() not in names])

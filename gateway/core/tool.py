@@ -21,6 +21,7 @@ from gateway.core.manifest import (
     TimeoutSettings,
 )
 from gateway.core.reach import Reach
+from gateway.core.recovery import RecoverySettings
 from gateway.core.retry import RetrySettings
 from gateway.core.secret import SecretBox
 
@@ -72,19 +73,29 @@ class RequestTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Compensator:
-    """The declared undo of an operation. `postcondition` None means: 2xx, or 404/410 to a DELETE."""
+    """The declared undo of an operation. `postcondition` None means: 2xx, or 404/410 to a DELETE.
+
+    `is_for_partial`: a failed step is undone with it too. `is_safe_if_absent`: so is one that cannot be settled.
+    """
 
     request: RequestTemplate
     postcondition: Expression | None = None
+    is_for_partial: bool = False
+    is_safe_if_absent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The declared read that tells whether a step landed."""
+    """The declared read that tells whether a step landed. `kind` names who can ask it (`gateway/probes/`)."""
 
     request: RequestTemplate
     landed: Expression | None = None
     not_landed: Expression | None = None
+    result: Expression | None = None
+    gone: Expression | None = None
+    delay_s: float = 2.0
+    again_s: float = 1.0
+    kind: str = "http"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -181,6 +192,7 @@ class ToolSpec:
     credential: tuple[bytes, bytes] | None = field(default=None, repr=False)
     is_strict: bool = False
     hosts: tuple[HostPattern, ...] = ()
+    recovery: RecoverySettings = field(default_factory=RecoverySettings)
     reach: Reach = Reach.AUTO
     breaker_key: str = ""
     digest: str = ""

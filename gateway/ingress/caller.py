@@ -77,7 +77,7 @@ class Door:
             self._refused(Code.UNAUTHENTICATED)
             return _refusal(request, text is not None)
         request.proven_agent = entry.name
-        request.headers = without_token(request.headers)
+        request.replace_headers(without_token(request.headers))
         return await self._inner(request)
 
 

@@ -158,7 +158,7 @@ class Forward:
             Authority(outer.authority.host, outer.usual_port),
         ):
             return _misdirected(421, f"This tunnel leads to {outer.authority}; the Host field names another host.")
-        request.headers = outer.beneath(request.headers)
+        request.replace_headers(outer.beneath(request.headers))
         return await self.handler(request)
 
     def _hosts(self) -> HostIndex:

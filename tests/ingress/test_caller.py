@@ -28,6 +28,9 @@ class Asked:
     proven_agent: str | None = None
     seen: list[str] = field(default_factory=list)
 
+    def replace_headers(self, headers: Headers) -> None:
+        self.headers = headers
+
     @property
     def as_request(self) -> IncomingRequest:
         return cast(IncomingRequest, self)

@@ -83,8 +83,20 @@ async def test_a_connection_is_handed_over_with_what_has_come_already() -> None:
         await idle(front)
         assert taker.released == 1
         async with asyncio.timeout(5):
-            while front._server.connections:
+            while front.connections:
                 await asyncio.sleep(0)
+
+
+async def test_a_connect_that_is_refused_ends_its_connection() -> None:
+    """What follows it could be anything but HTTP."""
+    async with serving(always(lambda: OutgoingResponse(status=403))) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(CONNECT + b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 403 ")
+        assert b"Connection: close\r\n" in answer
+        assert answer.count(b"HTTP/1.1") == 1
+        writer.close()
 
 
 async def test_a_handed_over_connection_ends_with_the_front() -> None:
