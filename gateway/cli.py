@@ -16,6 +16,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("gateway.commands.explain:explain", "Say which operation a call is, its tier and why."),
     "schema": ("gateway.commands.schema:schema", "Print the JSON Schema of the manifest, for editors."),
     "trajectories": ("gateway.commands.trajectories:trajectories", "See runs; undo one."),
+    "catalog": ("gateway.commands.catalog:catalog", "Draft manifests from OpenAPI documents."),
     "token": ("gateway.commands.token:token", "Issue, list and revoke tokens."),
     "ca": ("gateway.commands.ca:ca", "Make and show the authority under which HTTPS to the tools is read."),
     "journal": ("gateway.commands.journal:journal", "Look at a journal: figures, seal, copies, retention."),
