@@ -160,7 +160,7 @@ def guess(method: str, name: str, path: str = "") -> Guess:
     does = next((word for word in (*said[:1], *last) if word in _DOES), None)
     if method in SAFE_METHODS:
         if does is None:
-            return Guess(Tier.READ, f"{method} has no effect (RFC 9110 section 9.2.1)")
+            return Guess(Tier.READ, f"{method} is safe (RFC 9110)")
         return Guess(Tier.PIVOT, f"undecided: {method} promises no effect, but its name says `{does}`")
     if method == "DELETE":
         return Guess(Tier.PIVOT, "undecided: what is deleted may be gone for good")

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
+import orjson
 import yaml
 
 from gateway.core.draft import DraftOperation, DraftTool, guess, pairs_of_requests, slug
@@ -66,11 +67,9 @@ def _document(data: bytes) -> Mapping[str, Any]:
     if len(data) > LIMIT_BYTES:
         raise ImportProblem(f"the document is larger than {LIMIT_BYTES >> 20} MiB")
     try:
-        document = yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        where = getattr(error, "problem_mark", None)
-        line = "" if where is None else f" (line {where.line + 1})"
-        raise ImportProblem(f"the document is neither JSON nor YAML{line}") from None
+        document = orjson.loads(data)
+    except ValueError:
+        document = _yaml(data)
     if not isinstance(document, dict) or not isinstance(document.get("paths", {}), dict):
         raise ImportProblem("the document is no OpenAPI description: it has no `paths`")
     version = str(document.get("openapi") or document.get("swagger") or "")
@@ -79,6 +78,15 @@ def _document(data: bytes) -> Mapping[str, Any]:
             f"the document names no OpenAPI version that is known here (2.0, 3.0, 3.1), but {version!r}"
         )
     return document
+
+
+def _yaml(data: bytes) -> Any:
+    try:
+        return yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        where = getattr(error, "problem_mark", None)
+        line = "" if where is None else f" (line {where.line + 1})"
+        raise ImportProblem(f"the document is neither JSON nor YAML{line}") from None
 
 
 def _server(document: Mapping[str, Any], source: str) -> str:
