@@ -48,6 +48,7 @@ from gateway.stages.telemetry import TelemetryStage
 from gateway.telemetry import DomainUse, Statistics, Telemetry
 from gateway.workers.janitor import Janitor
 from gateway.workers.keeper import Keeper
+from gateway.workers.recovery import recover
 from gateway.workers.settler import SettlePatience, Settler
 from gateway.workers.unwinder import Patience, Unwinder
 
@@ -125,9 +126,9 @@ class Gateway:
         self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
         self._in_force(self._catalog)
         await self._serve_control()
-        runs = await self._trajectories.recover()
+        runs = await recover(self._trajectories, self._catalog)
         self._unwinder.run_once()
-        _log.info("recovered", extra={"event": "recovered", "open_runs": len(runs)})
+        _log.info("recovered", extra={"event": "recovered", "open_runs": {kind.value: n for kind, n in runs.items()}})
         await self._serve_agents()
         self._spawn(self._janitor.run(), "janitor")
         self._spawn(self._settler.run(), "settler")
