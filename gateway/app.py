@@ -48,7 +48,7 @@ from gateway.stages.telemetry import TelemetryStage
 from gateway.telemetry import DomainUse, Statistics, Telemetry
 from gateway.workers.janitor import Janitor
 from gateway.workers.keeper import Keeper
-from gateway.workers.recovery import recover
+from gateway.workers.restart import recover
 from gateway.workers.settler import SettlePatience, Settler
 from gateway.workers.unwinder import Patience, Unwinder
 

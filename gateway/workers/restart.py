@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from gateway.core.recovery import Standing, classify, drift
+from gateway.core.restart import Standing, classify, drift
 from gateway.core.saga import Freeze
 from gateway.core.tool import Catalog
 from gateway.journal.trajectories import Trajectories
