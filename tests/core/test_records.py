@@ -24,7 +24,8 @@ from gateway.core.tool import BoundRequest
 UNDO = BoundRequest("pay", "DELETE", "/x", (("A", "b"),), "body")
 INTENDED = StepIntended(
     step=1, tool="pay", operation="hold", tier="compensable", action="a", fingerprint="f", occurrence=1, key="k",
-    method="POST", target="/holds", request=RecordedRequest(headers=[["Content-Type", "a/b"]], params={"id": "1"}, text="{}"),
+    method="POST", target="/holds",
+    request=RecordedRequest(headers=[["Content-Type", "a/b"]], params={"id": "1"}, text="{}"),
 )  # fmt: skip
 
 
