@@ -49,6 +49,7 @@ from gateway.stages.telemetry import TelemetryStage
 from gateway.telemetry import DomainUse, Statistics, Telemetry
 from gateway.workers.janitor import Janitor
 from gateway.workers.keeper import Keeper
+from gateway.workers.restart import recover
 from gateway.workers.settler import SettlePatience, Settler
 from gateway.workers.unwinder import Patience, Unwinder
 
@@ -129,9 +130,9 @@ class Gateway:
         self._stages.recovery.restore(await self._journal.recall(REPAIRS))
         self._in_force(self._catalog)
         await self._serve_control()
-        runs = await self._trajectories.recover()
+        runs = await recover(self._trajectories, self._catalog)
         self._unwinder.run_once()
-        _log.info("recovered", extra={"event": "recovered", "open_runs": len(runs)})
+        _log.info("recovered", extra={"event": "recovered", "open_runs": {kind.value: n for kind, n in runs.items()}})
         await self._serve_agents()
         self._spawn(self._janitor.run(), "janitor")
         self._spawn(self._settler.run(), "settler")

@@ -152,6 +152,9 @@ class Proxy:
         agent = request.field(b"seawall-agent")
         if agent is not None and not _NAME.fullmatch(agent):
             return _bad_header("Seawall-Agent", "1 to 128 letters, digits and . _ : -")
+        stage = request.field(b"seawall-stage") or b""
+        if stage and not _NAME.fullmatch(stage):
+            return _bad_header("Seawall-Stage", "1 to 128 letters, digits and . _ : -, the first a letter or digit")
         key = self._caller_key(request, tool)
         if isinstance(key, Refusal):
             return key
@@ -174,6 +177,7 @@ class Proxy:
             is_run_named=named[1],
             params=match.params,
             caller_key=key,
+            stage=stage.decode("ascii"),
         )
         return tool, match, call
 
