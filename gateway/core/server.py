@@ -89,6 +89,9 @@ class JournalSettings:
         Gt(0),
         Doc("Closed runs are archived and pruned this long after their last record. Unset: never."),
     ] = None
+    patience: Annotated[
+        float, SECONDS, Gt(0), Doc("What the disk has not answered for so long fails; calls are refused until it does.")
+    ] = 10.0
     archive: Annotated[str | None, Doc("Folder for archived runs. Unset: `archive` in the data folder.")] = None
 
 

@@ -86,6 +86,7 @@ class SqliteJournal:
         self._standings: dict[str, Standing] = {}
         self._is_certain = True
         self._closing: asyncio.Task[None] | None = None
+        self._patience_s = (settings or CommitterSettings()).patience_s
         self._committer = Committer(self, settings, on_commit, on_abandoned=self.abandon)
 
     @classmethod
@@ -117,7 +118,7 @@ class SqliteJournal:
         """
         place = Place.of(path)
         lock = _enter(place)
-        blobs = BlobFolder(place.blobs)
+        blobs = BlobFolder(place.blobs, patience_s=(settings or CommitterSettings()).patience_s)
         connections: list[Connection] = []
         try:
             _prepare_blobs(place, blobs)
@@ -393,7 +394,10 @@ class SqliteJournal:
     async def _read(
         self, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        return await self._guarded(self._reader, function, *args, **kwargs)
+        try:
+            return await asyncio.wait_for(self._guarded(self._reader, function, *args, **kwargs), self._patience_s)
+        except TimeoutError:
+            raise JournalUnavailable(f"the disk has not answered a look-up for {self._patience_s:g} s") from None
 
     async def _guarded(
         self,
