@@ -80,7 +80,7 @@ class JournalSettings:
         Doc("Key ring that seals the records. Unset: a file beside the data folder, made at the first start."),
     ] = None
     checkpoint: Annotated[
-        str | None, Doc("File that tells how far the log had reached. Unset: beside the key ring.")
+        str | None, Doc("File that tells how far the log had reached. Unset: beside the data folder.")
     ] = None
     checkpoint_every: Annotated[float, SECONDS, Ge(1), Doc("How often the checkpoint is told, to file and log.")] = 60.0
     retention: Annotated[

@@ -45,11 +45,11 @@ from gateway.journal.faults import is_corruption, is_unstorable, translate
 from gateway.journal.fence import follow_up
 from gateway.journal.keyring import KeyRing, KeyRingError, default_ring
 from gateway.journal.lock import FolderLock
-from gateway.journal.place import Place, checkpoint_beside
+from gateway.journal.place import Place, aside
 from gateway.journal.plan import Plan, Standing
 from gateway.journal.sealer import Sealer
 
-__all__ = ["SqliteJournal", "checkpoint_of", "ring_of", "write_checkpoint"]
+__all__ = ["SqliteJournal", "ring_of", "write_checkpoint"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -108,7 +108,7 @@ class SqliteJournal:
             on_commit: called after each group commit with its entries and seconds.
             settings: bounds of the queue.
             keys: the key ring; by default beside the folder, made if the journal is new.
-            checkpoint: the file that tells how far the log had reached; by default beside the key ring.
+            checkpoint: the file that tells how far the log had reached; by default beside the folder.
 
         Raises:
             JournalLocked: another gateway has the folder open.
@@ -124,7 +124,7 @@ class SqliteJournal:
             _prepare_blobs(place, blobs)
             writer = await Connection.open(str(place.file))
             connections.append(writer)
-            ring, told = ring_of(place, keys), checkpoint_of(place, keys, checkpoint)
+            ring, told = ring_of(place, keys), Path(checkpoint or aside(place.folder, "checkpoint"))
             sealer, totals = await writer.run(_prepare, place.file, ring, told)
             reader = await Connection.open(place.read_only_uri, is_uri=True)
             connections.append(reader)
@@ -377,7 +377,7 @@ class SqliteJournal:
             await self._committer.stop()
             with contextlib.suppress(sqlite3.Error):
                 await self._reader.close()
-            with contextlib.suppress(sqlite3.Error):
+            with contextlib.suppress(JournalError):
                 await self.checkpoint()
             with contextlib.suppress(sqlite3.Error):
                 await self._writer.close()
@@ -465,14 +465,6 @@ def ring_of(place: Place, keys: Path | str | None) -> KeyRing:
     if path.exists() or place.is_sealed():
         return KeyRing.load(path)
     return KeyRing.make(path, _now())
-
-
-def checkpoint_of(place: Place, keys: Path | str | None, checkpoint: Path | str | None) -> Path:
-    """Return where the checkpoint is told: as named, else beside the key ring."""
-    if checkpoint is not None:
-        return Path(checkpoint)
-    ring = Path(keys) if keys is not None else default_ring(place.folder)
-    return checkpoint_beside(ring, place.folder)
 
 
 def write_checkpoint(path: Path, sealer: Sealer, at: int) -> str:

@@ -276,7 +276,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     options = parser.parse_args()
     print(f"seed {options.seed}, {options.cycles} cycles", flush=True)
-    with tempfile.TemporaryDirectory(dir=".") as folder:
+    with tempfile.TemporaryDirectory() as folder:
         report = asyncio.run(run_chaos(Path(folder), seed=options.seed, cycles=options.cycles))
     print(report)
     raise SystemExit(bool(report.problems))

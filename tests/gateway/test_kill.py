@@ -1,4 +1,4 @@
-"""The real gateway under load, killed with SIGKILL at random and at named points (`make chaos` does it 82 times and more)."""
+"""The real gateway under load, killed with SIGKILL at random and at named points. `make chaos` does it 82 times."""
 
 from __future__ import annotations
 
