@@ -38,8 +38,10 @@ docs: $(STAMP) ## Write the generated pages and schemas again
 bench: $(STAMP) ## Compare direct calls, a bare proxy and the gateway, side by side
 	$(BIN)/python -m loadtests.bench
 
-chaos: $(STAMP) ## Simulate far more schedules than the tests do (SCHEDULES=50000, FROM=seed); failing seeds are printed
+chaos: $(STAMP) ## More schedules than the tests simulate (SCHEDULES=50000, FROM=seed), 82 kills, 1000 power cuts; failing seeds are printed
 	$(BIN)/python -m tests.simulation --schedules $(SCHEDULES) --from $(or $(FROM),1000000)
+	$(BIN)/python -m tests.gateway.chaos --cycles 82
+	$(BIN)/python -m tests.journal.test_power_loss --cuts 1000 --first 1000
 
 lock: ## Resolve the lock file again (needs uv)
 	uv pip compile pyproject.toml --all-extras --universal --generate-hashes --no-emit-index-url --no-header --quiet -o requirements.lock

@@ -30,6 +30,7 @@ from gateway.ingress.http import HttpFront
 from gateway.ingress.proxy import Proxy, ProxyLimits, refuse_request
 from gateway.ingress.runs import Runs
 from gateway.journal import Journal, JournalStats
+from gateway.journal.committer import CommitterSettings
 from gateway.journal.memory import MemoryJournal
 from gateway.journal.sqlite import SqliteJournal
 from gateway.journal.trajectories import Trajectories
@@ -153,6 +154,7 @@ class Gateway:
             on_commit=self._telemetry.journal_committed,
             keys=settings.keys,
             checkpoint=settings.checkpoint,
+            settings=CommitterSettings(patience_s=settings.patience),
         )
         self._keeper = Keeper(
             journal,
