@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine, Mapping
+from hashlib import blake2b
 from pathlib import Path
 
 from aiohttp import web
@@ -19,6 +20,7 @@ from gateway.clock import Clock, SystemClock
 from gateway.config.errors import ConfigError
 from gateway.config.source import ManifestSource, diff
 from gateway.config.watch import changes
+from gateway.core.forwarding import via
 from gateway.core.server import Address, JournalBackend, ServerSettings
 from gateway.core.tool import Catalog
 from gateway.egress import Egress
@@ -168,6 +170,7 @@ class Gateway:
     def _build(self, salt: bytes) -> None:
         settings, clock, telemetry, journal = self.settings, self._clock, self._telemetry, self._journal
         limits = settings.limits
+        pseudonym = b"seawall-" + blake2b(salt, digest_size=6).hexdigest().encode()
         self._spool = Spool(Path(settings.data) / "spool", memory_limit=limits.memory)
         self._exit.callback(self._spool.close)
         # The stock client instrumentation can only see aiohttp's own client.
@@ -188,7 +191,7 @@ class Gateway:
             admission=AdmissionStage(clock, telemetry, breaker.peek),
             breaker=breaker,
             journal=JournalStage(self._trajectories, clock, telemetry),
-            dispatch=Dispatch(self._egress, clock, telemetry),
+            dispatch=Dispatch(self._egress, clock, telemetry, (via(pseudonym),)),
         )
         pipeline = self._stages.pipeline()
         self._settler = Settler(
@@ -218,6 +221,7 @@ class Gateway:
             clock,
             telemetry,
             ProxyLimits(body_memory=limits.memory, body_max=limits.body, in_flight=limits.in_flight),
+            pseudonym,
         )
         telemetry.observe(self._statistics)
 
