@@ -252,8 +252,6 @@ class Gateway:
 
     async def _serve_agents(self) -> None:
         address = self.settings.listen_address
-        if address.path:
-            raise StartError(f"listen {address}: agents are served on HOST:PORT; a Unix socket is not supported yet.")
         limits = self.settings.limits
         self._front = HttpFront(
             self._proxy,
@@ -263,6 +261,10 @@ class Gateway:
             fields=limits.header_fields,
         )
         self._exit.push_async_callback(self._front.close)
+        if address.path:
+            await self._front.listen_at(address.path)
+            self.listen = str(address)
+            return
         port = await self._front.listen(address.host, address.port)
         self.listen = _url((address.host, port), address)
 
