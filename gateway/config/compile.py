@@ -160,6 +160,7 @@ class _Compiler:
             credential=credential,
             is_strict=settings.strict,
             reach=settings.reach,
+            recovery=settings.recovery,
             breaker_key=self._breaker_key(upstream, credential),
             digest=digest,
         )
