@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine, Mapping
+from hashlib import blake2b
 from pathlib import Path
 
 from aiohttp import web
@@ -19,6 +20,7 @@ from gateway.clock import Clock, SystemClock
 from gateway.config.errors import ConfigError
 from gateway.config.source import ManifestSource, diff
 from gateway.config.watch import changes
+from gateway.core.forwarding import via
 from gateway.core.server import Address, JournalBackend, ServerSettings
 from gateway.core.tool import Catalog
 from gateway.egress import Egress
@@ -175,6 +177,7 @@ class Gateway:
     def _build(self, salt: bytes) -> None:
         settings, clock, telemetry, journal = self.settings, self._clock, self._telemetry, self._journal
         limits = settings.limits
+        pseudonym = b"seawall-" + blake2b(salt, digest_size=6).hexdigest().encode()
         self._spool = Spool(Path(settings.data) / "spool", memory_limit=limits.memory)
         self._exit.callback(self._spool.close)
         # The stock client instrumentation can only see aiohttp's own client.
@@ -196,7 +199,7 @@ class Gateway:
             admission=AdmissionStage(clock, telemetry, breaker.peek),
             breaker=breaker,
             journal=JournalStage(self._trajectories, clock, telemetry),
-            dispatch=Dispatch(self._egress, clock, telemetry),
+            dispatch=Dispatch(self._egress, clock, telemetry, (via(pseudonym),)),
         )
         pipeline = self._stages.pipeline()
         self._settler = Settler(
@@ -226,6 +229,7 @@ class Gateway:
             clock,
             telemetry,
             ProxyLimits(body_memory=limits.memory, body_max=limits.body, in_flight=limits.in_flight),
+            pseudonym,
         )
         telemetry.observe(self._statistics)
 
@@ -259,8 +263,6 @@ class Gateway:
 
     async def _serve_agents(self) -> None:
         address = self.settings.listen_address
-        if address.path:
-            raise StartError(f"listen {address}: agents are served on HOST:PORT; a Unix socket is not supported yet.")
         limits = self.settings.limits
         self._front = HttpFront(
             self._proxy,
@@ -270,6 +272,10 @@ class Gateway:
             fields=limits.header_fields,
         )
         self._exit.push_async_callback(self._front.close)
+        if address.path:
+            await self._front.listen_at(address.path)
+            self.listen = str(address)
+            return
         port = await self._front.listen(address.host, address.port)
         self.listen = _url((address.host, port), address)
 

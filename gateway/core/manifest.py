@@ -15,6 +15,7 @@ from annotated_types import Ge, Gt, Le, MinLen
 
 from gateway.core.admission import AdmissionSettings
 from gateway.core.breaker import BreakerSettings
+from gateway.core.reach import Reach
 from gateway.core.recovery import RecoverySettings
 from gateway.core.retry import RetrySettings
 from gateway.core.setting import CEL, REQUEST_LINE, SECONDS, TEMPLATE, Doc
@@ -209,6 +210,13 @@ class ToolSettings:
     idempotency: Annotated[IdempotencySettings | None, Doc("Present if the tool honours idempotency keys.")] = None
     credentials: Annotated[CredentialSettings | None, Doc("Put on each request by the gateway.")] = None
     strict: Annotated[bool, Doc("Refuse writes that no operation declares.")] = False
+    reach: Annotated[
+        Reach,
+        Doc(
+            "Where the upstream's name may lead: `public` addresses, `private` ones too, `any` (also link-local and cloud "
+            "metadata); `auto`: private only for addresses and internal names."
+        ),
+    ] = Reach.AUTO
     operations: Annotated[Mapping[str, OperationSettings], Doc("What it can do.")] = field(default_factory=dict)
 
 

@@ -21,6 +21,7 @@ from gateway.clock import Clock
 from gateway.core.call import Call, Handler
 from gateway.core.canonical import digests
 from gateway.core.codes import Code
+from gateway.core.forwarding import unfit
 from gateway.core.headers import protected_option
 from gateway.core.manifest import Tier
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request
@@ -72,7 +73,9 @@ class Proxy:
         clock: Clock,
         telemetry: Telemetry,
         limits: ProxyLimits,
+        pseudonym: bytes = b"seawall",
     ) -> None:
+        """`pseudonym` is what this gateway calls itself in Via, so that it knows a request that comes round."""
         self.catalog = catalog
         self.is_admitting = True
         self._pipeline = pipeline
@@ -82,6 +85,7 @@ class Proxy:
         self._clock = clock
         self._telemetry = telemetry
         self._limits = limits
+        self._pseudonym = pseudonym
         self._in_flight = 0
         self._writes: set[asyncio.Task[Any]] = set()
 
@@ -89,6 +93,13 @@ class Proxy:
         """Answer one request."""
         if request.target.startswith((b"/seawall/", b"/seawall?")) or request.target == b"/seawall":
             return await self._runs(request)
+        passed = request.field(b"via")
+        if passed is not None:
+            passed = b", ".join([value for name, value in request.headers if name.lower() == b"via"])
+        wrong = unfit(request.target, upgrade=request.field(b"upgrade"), passed=passed, pseudonym=self._pseudonym)
+        if wrong is not None and request.method not in _NEVER_PASSED:
+            self._telemetry.refused("other", Code.INVALID_ARGUMENTS)
+            return refuse_request(*wrong)
         if not self.is_admitting or self._in_flight >= self._limits.in_flight:
             return self._refused("other", self._busy())
         self._in_flight += 1
