@@ -41,12 +41,14 @@ from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
 from gateway.stages.idempotency import IdempotencyStage
 from gateway.stages.journal import JournalStage
+from gateway.stages.recovery import REPAIRS, RecoveryStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
 from gateway.stages.settle import Settle
 from gateway.stages.telemetry import TelemetryStage
 from gateway.telemetry import DomainUse, Statistics, Telemetry
 from gateway.workers.janitor import Janitor
+from gateway.workers.keeper import Keeper
 from gateway.workers.settler import SettlePatience, Settler
 from gateway.workers.unwinder import Patience, Unwinder
 
@@ -87,6 +89,7 @@ class Gateway:
         self._environ = environ
         self._not_ready: str | None = "starting"
         self._stats: JournalStats | None = None
+        self._keeper: Keeper | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._exit = contextlib.AsyncExitStack()
 
@@ -123,6 +126,7 @@ class Gateway:
         self._catalog = await asyncio.to_thread(self._source.load)
         self._build(salt)
         self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
+        self._stages.recovery.restore(await self._journal.recall(REPAIRS))
         self._in_force(self._catalog)
         await self._serve_control()
         runs = await self._trajectories.recover()
@@ -131,6 +135,8 @@ class Gateway:
         await self._serve_agents()
         self._spawn(self._janitor.run(), "janitor")
         self._spawn(self._settler.run(), "settler")
+        if self._keeper is not None:
+            self._spawn(self._keeper.run(), "the journal's keeper")
         self._spawn(self._refresh(), "figures")
         if settings.watch:
             self._spawn(self._watch(), "watch the manifest")
@@ -140,7 +146,28 @@ class Gateway:
     async def _open_journal(self) -> Journal:
         if self.settings.journal.backend is JournalBackend.MEMORY:
             return MemoryJournal()
-        return await SqliteJournal.open(Path(self.settings.data), on_commit=self._telemetry.journal_committed)
+        settings = self.settings.journal
+        journal = await SqliteJournal.open(
+            Path(self.settings.data),
+            on_commit=self._telemetry.journal_committed,
+            keys=settings.keys,
+            checkpoint=settings.checkpoint,
+        )
+        self._keeper = Keeper(
+            journal,
+            self._clock,
+            self._telemetry,
+            checkpoint_s=settings.checkpoint_every,
+            retention_s=settings.retention,
+            archive=settings.archive,
+        )
+        if not journal.is_key_apart:
+            _log.warning(
+                "the key ring lies in the data folder: the seal shows damage, not an attacker who may write there; "
+                "name a file elsewhere with --journal-keys",
+                extra={"event": "key_ring_in_data"},
+            )
+        return journal
 
     def _build(self, salt: bytes) -> None:
         settings, clock, telemetry, journal = self.settings, self._clock, self._telemetry, self._journal
@@ -158,6 +185,7 @@ class Gateway:
         probers = {"http": HttpProbe(self.catalog, clock)}
         self._stages = Stages(
             telemetry=TelemetryStage(clock, telemetry),
+            recovery=RecoveryStage(self._trajectories, clock, telemetry, journal.remember),
             idempotency=IdempotencyStage(self._trajectories, journal, clock),
             saga=SagaStage(self._trajectories, journal, telemetry),
             deadline=DeadlineStage(clock, telemetry),
@@ -207,6 +235,7 @@ class Gateway:
             statistics={
                 "breakers": self._stages.breaker.statistics,
                 "domains": self._stages.admission.statistics,
+                "repairs": self._stages.recovery.statistics,
                 "manifest": self._manifest_status,
                 "status": self._status,
             },

@@ -33,6 +33,7 @@ _ROUTES: dict[str, tuple[str, str, str]] = {
     "commit": ("POST", "/api/v1/trajectories/{id}/commit", "Close a run as done."),
     "breakers": ("GET", "/api/v1/breakers", "Every breaker: state, window, cooldown."),
     "domains": ("GET", "/api/v1/domains", "Every domain: slots, queue."),
+    "repairs": ("GET", "/api/v1/repairs", "What became of repairs, by operation and kind of trouble."),
     "journal": ("GET", "/api/v1/journal", "Figures of the journal."),
     "manifest": ("GET", "/api/v1/manifest", "The manifest in force: digest, tools, and the last reload's problem."),
     "status": ("GET", "/api/v1/status", "Everything above in short."),

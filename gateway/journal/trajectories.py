@@ -278,8 +278,8 @@ class Trajectories:
             )
         entries = []
         for record in records:
-            entries.append(Entry(*_encoded(record, at)))
             evolve(state, record, at)
+            entries.append(_entry(state, record, at))
         future = self.journal.append(
             Append(
                 stream=state.id,
@@ -447,9 +447,14 @@ class Trajectories:
 
     async def _load(self, name: str) -> Run | None:
         lost = self._runs.get(name)
+        if lost is not None and not lost.is_lost:
+            return lost
         if lost is not None and lost.pending:
             await asyncio.wait(lost.pending)
         entries = await self.journal.read(name)
+        made = self._runs.get(name)
+        if made is not None and made is not lost:
+            return made  # opened by another caller while this one was reading: there is only ever one
         if not entries:
             if lost is not None:
                 return self._reset(lost)
@@ -530,6 +535,11 @@ def _opens(records: Sequence[Record]) -> bool:
     return isinstance(records[0], TrajectoryOpened)
 
 
-def _encoded(record: Record, at: int) -> tuple[str, int, bytes]:
+def _entry(state: Trajectory, record: Record, at: int) -> Entry:
+    """Return a record as the journal takes it, with what its envelope says: the step it is about, and where that goes."""
     kind, data = encode(record)
-    return kind, at, data
+    number = getattr(record, "step", None)
+    step = state.steps.get(number) if isinstance(number, int) else None
+    if step is None:
+        return Entry(kind, at, data)
+    return Entry(kind, at, data, f"{state.id}/{number}", f"{step.tool}.{step.operation}")
