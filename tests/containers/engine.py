@@ -84,7 +84,7 @@ class Podman:
     async def serve(self, name: str, mounts: Mapping[Path, str], *arguments: str) -> None:
         """Start the gateway under the restricted profile."""
         binds = [part for path, place in mounts.items() for part in ("-v", f"{path}:{place}")]
-        run_folder = ("--mount", "type=tmpfs,destination=/run/seawall,tmpfs-mode=0777,tmpfs-size=16m")
+        run_folder = ("--mount", "type=tmpfs,destination=/run/seawall,tmpfs-mode=1777")
         await self.run_beside(
             "run", "--detach", "--name", name, "--network", "host", *RESTRICTED, *run_folder, *binds, IMAGE, *arguments
         )

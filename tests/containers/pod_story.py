@@ -37,7 +37,7 @@ async def tell(folder: Path) -> dict[str, Any]:
         await world.start()
         card = await world.furnish()
         before = await world.look()
-        pod.write_text(yaml.safe_dump(pod_of(folder, world, card)))
+        pod.write_text(json.dumps(pod_of(folder, world, card)))
         await podman.run_beside("play", "kube", "--network", "host", str(pod))
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session:
             records = await agents_records(podman)

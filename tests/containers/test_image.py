@@ -86,7 +86,7 @@ def test_the_image_is_small_and_says_what_it_is(podman: Podman) -> None:
     assert image["Config"]["Entrypoint"] == ["/usr/local/bin/seawall"]
     assert image["Labels"]["org.opencontainers.image.version"] == __version__
     assert image["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
-    assert image["HealthCheck"]["Test"] == ["CMD", "/usr/local/bin/seawall", "health"]
+    assert image["Healthcheck"]["Test"] == ["CMD", "/usr/local/bin/seawall", "health"]
 
 
 def test_there_is_no_shell_and_no_package_manager(podman: Podman) -> None:

@@ -87,8 +87,9 @@ def case(series: dict[str, str], alert: str, minute: int, *, fires: bool) -> dic
         for name, values in series.items()
     }
     rows = [{"series": name, "values": values} for name, values in placed.items()]
-    count = {"expr": f'count(ALERTS{{alertname="{alert}",alertstate="firing"}}) > bool 0 or vector(0)', "eval_time": f"{minute}m",
-             "exp_samples": [{"labels": "{}", "value": 1 if fires else 0}]}  # fmt: skip
+    firing = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}}) > bool 0 or vector(0)'
+    samples = [{"labels": "{}", "value": 1 if fires else 0}]
+    count = {"expr": firing, "eval_time": f"{minute}m", "exp_samples": samples}
     return {"interval": "1m", "input_series": rows, "promql_expr_test": [count]}
 
 
