@@ -122,6 +122,13 @@ class Proxy:
         tool = self.catalog.tools.get(target.tool)
         if tool is None:
             return self._unknown_tool(target.tool)
+        if tool.mcp is not None:
+            where = f"/seawall/mcp/{tool.name}"
+            return Refusal(
+                code=Code.INVALID_ARGUMENTS,
+                dependency=tool.name,
+                detail=f"{tool.name} is an MCP server: it is served at {where} (and with all others at /seawall/mcp).",
+            )
         try:
             match = tool.match(request.method, target.rest.decode("ascii"))
         except AmbiguousPath as error:

@@ -61,6 +61,7 @@ class Dispatch:
             request.body,
             has_side_effects=request.has_side_effects,
             capture_answer=request.capture_answer,
+            exchange=call.trajectory if request.exchange is None else request.exchange,
         )
 
     def _for_writes(self, call: Call, headers: Headers) -> Headers:

@@ -16,7 +16,7 @@ def test_marks_are_read_from_the_field() -> None:
     slow_after = fields_of(BreakerSettings)["slow_after"]
     assert (slow_after.kind, slow_after.is_optional, slow_after.formats) == (float, True, {Format.SECONDS})
     assert slow_after.bounds == {"exclusiveMinimum": 0}
-    assert fields_of(ToolSettings)["upstream"].default is REQUIRED
+    assert fields_of(OperationSettings)["match"].default is REQUIRED
     assert choices(fields_of(OperationSettings)["tier"].kind) == ("read", "reversible", "compensable", "pivot")
     assert summary(Manifest) == "Everything the gateway knows about the tools."
 
