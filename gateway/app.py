@@ -115,7 +115,8 @@ class Gateway:
         )
         self._catalog = await asyncio.to_thread(self._source.load)
         self._build(salt)
-        await self._restore()
+        self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
+        self._in_force(self._catalog)
         await self._serve_control()
         runs = await self._trajectories.recover()
         self._unwinder.run_once()
@@ -174,11 +175,6 @@ class Gateway:
             ProxyLimits(body_memory=limits.memory, body_max=limits.body, in_flight=limits.in_flight),
         )
         telemetry.observe(self._statistics)
-        self._in_force(self._catalog)
-
-    async def _restore(self) -> None:
-        self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
-        self._stages.breaker.reconfigure(self._catalog)
 
     async def _serve_control(self) -> None:
         control = Control(

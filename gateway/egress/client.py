@@ -27,7 +27,7 @@ from gateway.core.message import Body, BytesBody, Reply, Request, first_header
 from gateway.core.tool import ToolSpec
 from gateway.egress import Egress, StreamBroken, Timings
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
-from gateway.egress.wire import Attempt, UploadBroken, open_session
+from gateway.egress.wire import Attempt, UploadBroken, exchange, open_session
 
 __all__ = ["ClientEgress"]
 
@@ -85,13 +85,8 @@ class ClientEgress:
             is_fresh=request.fresh_connection,
         )
         try:
-            response = await self._session.request(
-                request.method,
-                self._url(upstream, request),
-                data=attempt,
-                allow_redirects=False,
-                timeout=self._timeout(timings),
-            )
+            url = self._url(upstream, request)
+            response = await exchange(self._session, request.method, url, attempt, self._timeout(timings))
         except (aiohttp.ClientError, OSError, UploadBroken) as error:
             return _broken(tool, attempt, error)
         finally:

@@ -58,9 +58,7 @@ class McpEgress:
         exchange = given if isinstance(given, Exchange) else Exchange(client=self._client_of(tool, given))
         try:
             arguments = await _text(request.body)
-            params = _call_params(
-                unquote(request.target.decode("ascii").removeprefix("/")), arguments, exchange, request
-            )
+            params = _call_params(tool, arguments, exchange, request)
         except ValueError as error:
             return Broken(Fault.CLIENT_ERROR, Dispatched.NO, f"nothing was sent to {tool.name}: {error}")
         answer = await self.request(

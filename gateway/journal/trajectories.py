@@ -224,6 +224,18 @@ class Trajectories:
         await asyncio.shield(verdict)
         return None
 
+    async def durable(self, run: Run) -> Run:
+        """Return the run once everything it shows is on disk: nobody is told what a crash could take back.
+
+        Raises:
+            JournalUnavailable: it cannot be written or read.
+        """
+        while run.pending:
+            await asyncio.wait(set(run.pending))
+        if run.is_lost:
+            return await self.find(run.state.id) or run
+        return run
+
     def record(
         self, run: Run, records: Sequence[Record], *, lazy: bool = False, claims: Sequence[KeyClaim] = ()
     ) -> asyncio.Future[None]:
@@ -303,8 +315,8 @@ class Trajectories:
         """Write the refusals counted since the last time, lazily, one record a run."""
         refusals, self._refusals = self._refusals, {}
         for name, counts in refusals.items():
-            run = self._runs.get(name)
-            if run is not None and run.state.version and not run.is_lost:
+            run = self._runs.get(name) or self._closed.get(name)
+            if run is not None and not run.is_lost:
                 told = [(code, tool, operation, count) for (code, tool, operation), count in counts.items()]
                 self.record(run, [RefusalsObserved(refusals=told)], lazy=True)
 

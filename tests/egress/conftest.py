@@ -1,7 +1,7 @@
 """An origin and an egress towards it, on each event loop that the gateway runs on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,9 +25,14 @@ async def origin() -> AsyncIterator[Origin]:
 
 
 @pytest.fixture
-async def egress(tmp_path: Path) -> AsyncIterator[ClientEgress]:
-    spool = Spool(tmp_path / "spool", memory_limit=MIB)
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    made = Spool(tmp_path / "spool", memory_limit=MIB)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def egress(spool: Spool) -> AsyncIterator[ClientEgress]:
     made = ClientEgress(spool, answer_limit=80 * MIB)
     yield made
     await made.close()
-    spool.close()

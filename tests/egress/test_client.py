@@ -19,7 +19,7 @@ from gateway.core.headers import HOP_BY_HOP
 from gateway.core.message import BytesBody, Reply, Request
 from gateway.egress import StreamBroken, Timings
 from gateway.egress.client import ClientEgress
-from gateway.egress.spool import SpooledBody
+from gateway.egress.spool import Spool, SpooledBody
 from tests.origin import Answer, Drop, Exchange, Feed, Hang, Origin, Raw, pattern, pattern_digest
 from tests.tools import LONG, MIB, SOON, Stream, answered, broken, get, make_tool, post, read, rss_bytes
 
@@ -488,16 +488,13 @@ async def test_an_ipv6_tool_is_reached(egress: ClientEgress) -> None:
 async def test_a_certificate_nobody_signed_is_refused_before_anything_is_sent(
     egress: ClientEgress, tmp_path: Path
 ) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _self_signed(tmp_path)
-    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
     seen: list[bytes] = []
 
     async def record(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         seen.append(await reader.read())
         writer.close()
 
-    server = await asyncio.start_server(record, "127.0.0.1", 0, ssl=context)
+    server = await asyncio.start_server(record, "127.0.0.1", 0, ssl=_self_signed(tmp_path))
     tool = make_tool("127.0.0.1", server.sockets[0].getsockname()[1], scheme="https")
     outcome = await egress.send(tool, post(b"secret"), LONG)
     server.close()
@@ -505,13 +502,38 @@ async def test_a_certificate_nobody_signed_is_refused_before_anything_is_sent(
     assert b"".join(seen) == b""
 
 
-def _self_signed(folder: Path) -> None:
+async def test_a_trusted_tool_is_reached_over_tls_and_its_connection_kept(spool: Spool, tmp_path: Path) -> None:
+    connections: list[asyncio.StreamWriter] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            assert head.startswith(b"GET /x HTTP/1.1\r\nHost: 127.0.0.1:")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=_self_signed(tmp_path))
+    trusting = ssl.create_default_context(cafile=tmp_path / "cert.pem")
+    egress = ClientEgress(spool, ssl_context=trusting)
+    tool = make_tool("127.0.0.1", server.sockets[0].getsockname()[1], scheme="https")
+    for _ in range(3):
+        assert await read(answered(await egress.send(tool, get(), LONG))) == b"ok"
+    assert len(connections) == 1
+    for one in connections:
+        one.transport.abort()
+    await egress.close()
+    server.close()
+
+
+def _self_signed(folder: Path) -> ssl.SSLContext:
     subprocess.run(
-        f"openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost "
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 "
         f"-keyout {folder}/key.pem -out {folder}/cert.pem".split(),
         check=True,
         capture_output=True,
     )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    return context
 
 
 def _connecting(address: tuple[str, int]) -> socket.socket:

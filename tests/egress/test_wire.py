@@ -7,12 +7,13 @@ import aiohttp
 import pytest
 from yarl import URL
 
-from gateway.core.fault import Broken
+from gateway.core.codes import Dispatched
+from gateway.core.fault import Broken, Fault
 from gateway.core.message import Request
 from gateway.egress.client import ClientEgress
 from gateway.egress.wire import Attempt, WireRequest
 from tests.origin import Answer, Drop, Exchange, Origin
-from tests.tools import LONG, SOON, answered, get, make_tool, post, read
+from tests.tools import LONG, answered, broken, get, make_tool, post, read
 
 
 async def test_the_private_switch_against_second_sendings_still_exists(egress: ClientEgress) -> None:
@@ -45,7 +46,7 @@ async def test_an_answer_nobody_asked_for_answers_no_other_call(
     first = await egress.send(tool, post(), LONG)
     assert isinstance(first, Broken) or await read(first) == b"first"
     hold.set()
-    await asyncio.sleep(SOON)
+    await origin.wait(lambda: origin.requests[0].is_answered)
     assert await read(answered(await egress.send(tool, post(), LONG))) == b"second"
     assert origin.connections == 2
 
@@ -89,14 +90,41 @@ async def test_a_fresh_connection_can_be_demanded(origin: Origin, egress: Client
     assert origin.connections == 2
 
 
-async def test_an_attempt_is_sent_once_whatever_the_session_does(origin: Origin, egress: ClientEgress) -> None:
+@pytest.fixture
+def traced(egress: ClientEgress) -> ClientEgress:
+    """An egress under aiohttp's instrumentation, which goes through the session's own request method."""
+    config = aiohttp.TraceConfig()
+    config.freeze()
+    egress._session.trace_configs.append(config)
+    return egress
+
+
+async def test_traces_change_nothing_on_the_wire(origin: Origin, traced: ClientEgress) -> None:
+    tool = make_tool("127.0.0.1", origin.port)
+    headers = ((b"x-a", b"1"), (b"X-A", b"caf\xe9"))
+    await read(answered(await traced.send(tool, post(b"{}", headers, b"/a%2Fb?x=%zz"), LONG)))
+    expected = b"POST /a%%2Fb?x=%%zz HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nx-a: 1\r\nX-A: caf\xe9\r\n" % origin.port
+    assert origin.requests[0].head == expected + b"Content-Length: 2\r\n\r\n"
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "POST"])
+async def test_traces_do_not_bring_second_sendings_back(origin: Origin, traced: ClientEgress, method: str) -> None:
+    tool = make_tool("127.0.0.1", origin.port)
+    await read(answered(await traced.send(tool, get(), LONG)))
+    origin.default = Drop(applies=True)
+    outcome = await traced.send(tool, Request(method, b"/x", ()), LONG)
+    assert broken(outcome) == (Fault.RESET, Dispatched.MAYBE)
+    assert origin.ledger.total == 1
+
+
+async def test_an_attempt_is_sent_once_whatever_the_session_does(origin: Origin, traced: ClientEgress) -> None:
     """The second line of defence, should the private switch ever lose its effect."""
     tool = make_tool("127.0.0.1", origin.port)
-    egress._session._retry_connection = True
-    await read(answered(await egress.send(tool, get(), LONG)))
+    traced._session._retry_connection = True
+    await read(answered(await traced.send(tool, get(), LONG)))
     origin.on("PUT /x", Drop(applies=True))
     with pytest.raises(RuntimeError, match="sent once"):
-        await egress.send(tool, Request("PUT", b"/x", ()), LONG)
+        await traced.send(tool, Request("PUT", b"/x", ()), LONG)
     assert len(origin.requests) == 2
 
 
