@@ -22,9 +22,13 @@ from gateway.config.watch import changes
 from gateway.core.server import Address, JournalBackend, ServerSettings
 from gateway.core.tool import Catalog
 from gateway.egress.client import ClientEgress
+from gateway.egress.mcp import McpEgress
 from gateway.egress.spool import Spool
 from gateway.ingress.control import Control, control_app
 from gateway.ingress.http import HttpFront
+from gateway.ingress.mcp import McpFront
+from gateway.ingress.mcp_listing import Listings
+from gateway.ingress.mcp_service import McpService
 from gateway.ingress.proxy import Proxy, ProxyLimits, refuse_request
 from gateway.ingress.runs import Runs
 from gateway.journal import Journal, JournalStats
@@ -114,7 +118,7 @@ class Gateway:
             settings.manifest, secrets=settings.secrets, environ=self._environ, digest_key=digest_key
         )
         self._catalog = await asyncio.to_thread(self._source.load)
-        self._build(salt)
+        self._build(salt, await self._journal.meta("mcp_key", bytes.fromhex(self._clock.token() + self._clock.token())))
         self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
         self._in_force(self._catalog)
         await self._serve_control()
@@ -134,12 +138,12 @@ class Gateway:
             return MemoryJournal()
         return await SqliteJournal.open(Path(self.settings.data), on_commit=self._telemetry.journal_committed)
 
-    def _build(self, salt: bytes) -> None:
+    def _build(self, salt: bytes, mcp_key: bytes) -> None:
         settings, clock, telemetry, journal = self.settings, self._clock, self._telemetry, self._journal
         limits = settings.limits
         self._spool = Spool(Path(settings.data) / "spool", memory_limit=limits.memory)
         self._exit.callback(self._spool.close)
-        self._egress = ClientEgress(self._spool, answer_limit=limits.answer)
+        self._egress = McpEgress(ClientEgress(self._spool, answer_limit=limits.answer), clock)
         self._exit.push_async_callback(self._egress.close)
         self._trajectories = Trajectories(
             journal, clock, telemetry, salt=salt, implicit_steps=settings.runs.implicit_steps
@@ -174,6 +178,18 @@ class Gateway:
             telemetry,
             ProxyLimits(body_memory=limits.memory, body_max=limits.body, in_flight=limits.in_flight),
         )
+        self._listings = Listings(self.catalog, self._egress, journal, clock)
+        service = McpService(self.catalog, self._egress, self._proxy.run, self._listings, self._trajectories, clock)
+        self._mcp = self._proxy.mcp = McpFront(
+            service,
+            self._spool,
+            clock,
+            mcp_key,
+            body_max=limits.body,
+            sessions_max=limits.mcp_sessions,
+            is_local=lambda: settings.listen_address.is_local,
+        )
+        self._exit.push_async_callback(self._mcp.close)
         telemetry.observe(self._statistics)
 
     async def _serve_control(self) -> None:
@@ -238,6 +254,7 @@ class Gateway:
         self.reload_problem = None
         self._catalog = self._proxy.catalog = catalog
         self._in_force(catalog)
+        await self._egress.keep_only(catalog.tools)
         _log.info("reloaded", extra={"event": "reload", "change": str(change)})
         return True
 
@@ -305,6 +322,7 @@ class Gateway:
             "reason": self._readiness(),
             "open_trajectories": len(self._trajectories),
             **self._proxy.statistics(),
+            **self._mcp.statistics(),
             **self._unwinder.statistics(),
             "manifest_digest": self._catalog.digest,
             "reload_problem": self.reload_problem,
@@ -361,4 +379,7 @@ def _number(pool: Mapping[str, object], name: str) -> int:
 
 
 def _secrets(catalog: Catalog) -> list[str | bytes]:
-    return [tool.credential[1] for tool in catalog.tools.values() if tool.credential is not None]
+    found: list[str | bytes] = [tool.credential[1] for tool in catalog.tools.values() if tool.credential is not None]
+    for tool in catalog.tools.values():
+        found += [value for _, value in tool.mcp.environment if len(value) >= 8] if tool.mcp is not None else []
+    return found

@@ -44,6 +44,7 @@ CALL = "CALL"
 """The method under which a tool call of MCP goes through pipeline and journal; its target is `/` and the tool's name."""
 
 SEPARATOR = "__"
+PINS_MAX = 5_000
 _PINNED = ("description", "inputSchema", "outputSchema", "annotations", "title")
 
 
@@ -172,7 +173,7 @@ class Change:
 
 @dataclass(slots=True)
 class Pins:
-    """The definitions of one server that were agreed to, and those that wait. Bounded by the server's own list.
+    """The definitions of one server that were agreed to, and those that wait. At most `PINS_MAX`.
 
     Attributes:
         agreed: by tool's name, the pinned members.
@@ -188,6 +189,8 @@ class Pins:
         before = (dict(self.agreed), dict(self.held))
         for definition in offered:
             pinned = {key: definition.value[key] for key in _PINNED if key in definition.value}
+            if definition.name not in self.agreed and len(self.agreed) >= PINS_MAX:
+                continue
             known = self.agreed.setdefault(definition.name, pinned)
             if _same(known, pinned):
                 self.held.pop(definition.name, None)

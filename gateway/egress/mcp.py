@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from gateway.clock import Clock
 from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
-from gateway.core.mcp import Message, members
+from gateway.core.mcp import Message, members, replaced
 from gateway.core.mcp_answer import reply_of
 from gateway.core.mcp_session import Client
 from gateway.core.mcp_tools import called
@@ -28,6 +28,9 @@ __all__ = ["KEY_META", "McpEgress"]
 
 KEY_META = "dev.seawall/idempotencyKey"
 """Where a server that honours keys (`idempotency:` in the manifest) finds the step's own, in `_meta`."""
+
+ROUNDS_MAX = 10
+"""How often a server may ask before it answers; what the SDKs allow."""
 
 _RUNS_KEPT = 10_000
 
@@ -80,7 +83,16 @@ class McpEgress:
         session = await self.session(tool, exchange.client, timings)
         if isinstance(session, Reply | Broken):
             return session
-        return await session.request(method, params, exchange, timings, has_side_effects=has_side_effects)
+        answer = await session.request(method, params, exchange, timings, has_side_effects=has_side_effects)
+        if exchange.client.is_modern or not session.facts.is_modern:
+            return answer
+        for _ in range(ROUNDS_MAX):
+            if not _asks_for_input(answer) or exchange.ask is None:
+                break
+            assert isinstance(answer, Message)
+            params = await _with_input(params or "{}", answer, exchange)
+            answer = await session.request(method, params, exchange, timings, has_side_effects=has_side_effects)
+        return answer
 
     async def session(self, tool: ToolSpec, client: Client, timings: Timings) -> Session | Reply | Broken:
         """Return the session with a server for a client."""
@@ -122,18 +134,39 @@ class McpEgress:
         self.on_event(tool, method, params)
 
     async def keep_only(self, tools: Mapping[str, ToolSpec]) -> None:
-        """Close servers that are no longer in the manifest, and those that were replaced."""
+        """Close servers that are no longer in the manifest, and those that were replaced, once nobody uses them."""
         for name in [name for name in self._servers if name not in tools]:
             self._retired.append(self._servers.pop(name))
             del self._specs[name]
-        retired, self._retired = self._retired, []
-        for server in retired:
+        idle = [server for server in self._retired if not server.in_flight]
+        self._retired = [server for server in self._retired if server.in_flight]
+        for server in idle:
             await server.close()
 
     async def close(self) -> None:
         """Close all connections and child processes. May be repeated."""
-        await self.keep_only({})
+        servers, self._servers, self._retired = [*self._servers.values(), *self._retired], {}, []
+        for server in servers:
+            await server.close()
         await self._http.close()
+
+
+def _asks_for_input(answer: Answer) -> bool:
+    return isinstance(answer, Message) and answer.value.get("resultType") == "input_required"
+
+
+async def _with_input(params: str, answer: Message, exchange: Exchange) -> str:
+    """Put a stateless server's questions to a client of the other era; return the params with its answers."""
+    asked = members(answer.result or "{}")
+    responses: dict[str, str] = {}
+    for key, (raw, value) in members(asked.get("inputRequests", ("{}", {}))[0]).items():
+        if isinstance(value, dict) and isinstance(method := value.get("method"), str) and exchange.ask is not None:
+            said = await exchange.ask(method, members(raw).get("params", ("{}", {}))[0])
+            responses[key] = said.result or '{"action":"cancel"}'
+    changes: dict[str, str | None] = {"inputResponses": _joined(responses) if responses else None}
+    if "requestState" in asked:
+        changes["requestState"] = asked["requestState"][0]
+    return replaced(params, changes)
 
 
 def _call_params(tool: ToolSpec, arguments: str, exchange: Exchange, request: Request) -> str:

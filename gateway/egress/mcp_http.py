@@ -79,6 +79,12 @@ class HttpServer:
         assert tool.mcp is not None
         self._protocol = tool.mcp.protocol
 
+    @property
+    def in_flight(self) -> int:
+        """Requests that wait for their answers."""
+        stateless = 0 if self._stateless is None else self._stateless.in_flight
+        return stateless + sum(session.in_flight for session in self._sessions.values())
+
     async def session(self, client: Client, timings: Timings) -> Session | Reply | Broken:
         """Return the session for a client."""
         if self._stateless is not None:

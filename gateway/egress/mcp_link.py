@@ -95,6 +95,10 @@ class Session(Protocol):
 class Server(Protocol):
     """One MCP server, and the sessions with it."""
 
+    @property
+    def in_flight(self) -> int:
+        """Requests that wait for their answers."""
+
     async def session(self, client: Client, timings: Timings) -> Session | Reply | Broken:
         """Return the session for a client, opened if need be."""
 

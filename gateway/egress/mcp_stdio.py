@@ -79,6 +79,11 @@ class StdioServer:
         self._not_before = 0.0
         self._is_closed = False
 
+    @property
+    def in_flight(self) -> int:
+        """Requests that wait for their answers."""
+        return 0 if self._child is None else self._child.in_flight
+
     async def session(self, client: Client, timings: Timings) -> Session | Reply | Broken:
         """Return the running child, started if need be."""
         async with self._lock:
