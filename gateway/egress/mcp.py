@@ -21,7 +21,7 @@ from gateway.core.message import Body, BytesBody, Reply, Request, first_header
 from gateway.core.tool import ToolSpec
 from gateway.egress import Egress, Timings
 from gateway.egress.mcp_http import HttpServer
-from gateway.egress.mcp_link import OWN_CLIENT, Answer, Exchange, OnEvent, Server, Session
+from gateway.egress.mcp_link import OWN_CLIENT, Answer, Exchange, OnEvent, OnQuestion, Server, Session
 from gateway.egress.mcp_stdio import StdioServer
 
 __all__ = ["KEY_META", "McpEgress"]
@@ -45,6 +45,7 @@ class McpEgress:
 
     def __init__(self, http: Egress, clock: Clock) -> None:
         self.on_event: OnEvent = lambda tool, method, params: None
+        self.on_question: OnQuestion = _nobody
         self.child_capabilities: Mapping[str, object] = {"sampling": {}, "elicitation": {}}
         self._http = http
         self._clock = clock
@@ -124,14 +125,17 @@ class McpEgress:
         assert tool.mcp is not None
         server: Server
         if tool.mcp.command:
-            server = StdioServer(tool, self._clock, self._heard, capabilities=self.child_capabilities)
+            server = StdioServer(tool, self._clock, self._heard, self._asked, capabilities=self.child_capabilities)
         else:
-            server = HttpServer(tool, self._http, self._heard)
+            server = HttpServer(tool, self._http, self._heard, self._asked)
         self._servers[tool.name], self._specs[tool.name] = server, tool
         return server
 
     def _heard(self, tool: str, method: str, params: str | None) -> None:
         self.on_event(tool, method, params)
+
+    async def _asked(self, tool: str, client: Client, method: str, params: str | None) -> Message | None:
+        return await self.on_question(tool, client, method, params)
 
     async def keep_only(self, tools: Mapping[str, ToolSpec]) -> None:
         """Close servers that are no longer in the manifest, and those that were replaced, once nobody uses them."""
@@ -149,6 +153,10 @@ class McpEgress:
         for server in servers:
             await server.close()
         await self._http.close()
+
+
+async def _nobody(tool: str, client: Client, method: str, params: str | None) -> Message | None:
+    return None
 
 
 def _asks_for_input(answer: Answer) -> bool:

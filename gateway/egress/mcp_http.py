@@ -41,7 +41,7 @@ from gateway.core.message import BytesBody, Headers, Reply, Request, first_heade
 from gateway.core.sse import Event, Events, EventTooLarge
 from gateway.core.tool import ToolSpec
 from gateway.egress import Egress, StreamBroken, Timings
-from gateway.egress.mcp_link import Answer, Exchange, OnEvent, Server, ServerFacts, Session
+from gateway.egress.mcp_link import Answer, Exchange, OnEvent, OnQuestion, Server, ServerFacts, Session
 
 __all__ = ["UPSTREAM_HTTP", "HttpServer"]
 
@@ -62,19 +62,23 @@ class HttpServer:
     Args:
         tool: where it is; its `upstream.prefix` is the endpoint's path.
         http: what sends.
-        on_event: takes notifications that belong to no request.
+        on_event, on_question: take what belongs to no request.
         sessions_max: sessions of the handshake era kept at a time; the one idle for longest gives way.
     """
 
-    def __init__(self, tool: ToolSpec, http: Egress, on_event: OnEvent, *, sessions_max: int = 256) -> None:
+    def __init__(
+        self, tool: ToolSpec, http: Egress, on_event: OnEvent, on_question: OnQuestion, *, sessions_max: int = 256
+    ) -> None:
         self.tool = tool
         self.http = http
         self.on_event = on_event
+        self.on_question = on_question
         self.path = (tool.upstream.prefix or "/").encode("ascii")
         self.wire = replace(tool, upstream=replace(tool.upstream, prefix=""))
         self._sessions_max = sessions_max
         self._sessions: OrderedDict[str, HttpSession] = OrderedDict()
         self._stateless: HttpSession | None = None
+        self._is_modern_only = False
         self._opening: dict[str, asyncio.Lock] = {}
         assert tool.mcp is not None
         self._protocol = tool.mcp.protocol
@@ -87,7 +91,7 @@ class HttpServer:
 
     async def session(self, client: Client, timings: Timings) -> Session | Reply | Broken:
         """Return the session for a client."""
-        if self._stateless is not None:
+        if self._stateless is not None and (client.is_modern or self._is_modern_only):
             return self._stateless
         if (known := self._sessions.get(client.nonce)) is not None:
             self._sessions.move_to_end(client.nonce)
@@ -95,20 +99,25 @@ class HttpServer:
         lock = self._opening.setdefault(client.nonce, asyncio.Lock())
         try:
             async with lock:
-                known = self._stateless or self._sessions.get(client.nonce)
+                known = self._sessions.get(client.nonce)
                 return known if known is not None else await self._open(client, timings)
         finally:
             if not lock.locked():
                 self._opening.pop(client.nonce, None)
 
     async def _open(self, client: Client, timings: Timings) -> Session | Reply | Broken:
-        if self._protocol in MODERN or self._protocol == "auto":
-            found = await self._discover(client, timings)
-            if isinstance(found, HttpSession):
-                self._stateless = found
-                return found
-            if isinstance(found, Broken | Reply) or self._protocol in MODERN:
-                return found or Broken(Fault.PROTOCOL, Dispatched.NO, f"{self.tool.name} does not speak {MODERN[0]}")
+        """Negotiate: first the era that the client speaks too, in which nothing gets lost, then the other one."""
+        eras = [True, False] if client.is_modern else [False, True]
+        if self._protocol != "auto":
+            eras = [self._protocol in MODERN]
+        answer: Session | Reply | Broken | None = None
+        for is_modern in eras:
+            answer = await (self._discover(client, timings) if is_modern else self._greeted(client, timings))
+            if isinstance(answer, HttpSession) or _is_final(answer):
+                break
+        return answer or Broken(Fault.PROTOCOL, Dispatched.NO, f"{self.tool.name} does not speak {self._protocol}")
+
+    async def _greeted(self, client: Client, timings: Timings) -> Session | Reply | Broken:
         await self._make_room()
         session = HttpSession(self, ServerFacts(version=LEGACY[0], is_modern=False), client)
         problem = await session.greet(timings)
@@ -118,6 +127,8 @@ class HttpServer:
         return session
 
     async def _discover(self, client: Client, timings: Timings) -> HttpSession | Broken | Reply | None:
+        if self._stateless is not None:
+            return self._stateless
         session = HttpSession(self, ServerFacts(version=MODERN[0], is_modern=True), client)
         answer = await session.request(
             "server/discover", None, Exchange(client=client), timings, has_side_effects=False
@@ -133,6 +144,8 @@ class HttpServer:
         if answer.result is None or not isinstance(versions, list) or MODERN[0] not in versions:
             return None
         session.facts = facts_of(answer, MODERN[0], is_modern=True)
+        self._is_modern_only = not client.is_modern
+        self._stateless = session
         return session
 
     async def _make_room(self) -> None:
@@ -171,7 +184,12 @@ class HttpSession:
         self._next = 0
         self._asking: set[asyncio.Task[None]] = set()
         self._listening: asyncio.Task[None] | None = None
-        self.in_flight = 0
+        self._exchanges: list[Exchange] = []
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that wait for their answers."""
+        return len(self._exchanges)
 
     # --- the handshake
 
@@ -228,7 +246,7 @@ class HttpSession:
         self, method: str, params: str | None, exchange: Exchange, timings: Timings, *, has_side_effects: bool
     ) -> Answer:
         """Send a request once and return what came back."""
-        self.in_flight += 1
+        self._exchanges.append(exchange)
         sent = self._number()
         try:
             reply = await self._post(sent, method, params, exchange, timings, has_side_effects)
@@ -242,7 +260,7 @@ class HttpSession:
             self._cancelled_soon(sent)
             raise
         finally:
-            self.in_flight -= 1
+            self._exchanges.remove(exchange)
 
     async def _anew(
         self, method: str, params: str | None, exchange: Exchange, timings: Timings, has_side_effects: bool
@@ -299,6 +317,7 @@ class HttpSession:
         try:
             if not _is_stream(reply):
                 return await self._plain(sent, reply)
+            exchange.is_streamed = True
             answer = await self._until_answered(sent, reply, events, exchange)
         except (EventTooLarge, Malformed) as error:
             return Broken(Fault.PROTOCOL, Dispatched.YES, f"{name} sent something that is not MCP: {error}")
@@ -380,12 +399,19 @@ class HttpSession:
 
     async def _ask(self, message: Message, exchange: Exchange) -> None:
         if message.method == "ping":
-            answer = result_message(message.id, "{}")
-        elif exchange.ask is None:
-            answer = error_message(message.id, METHOD_NOT_FOUND, "the client cannot be asked")
+            await self._send(result_message(message.id, "{}"))
+            return
+        said: Message | None
+        asks = [one.ask for one in (exchange, *self._exchanges) if one.ask is not None]
+        if asks:
+            said = await asks[0](message.method, message.params)
         else:
-            answer = readdressed(await exchange.ask(message.method, message.params), message.id)
-        await self._send(answer)
+            said = await self._server.on_question(self._server.tool.name, self.client, message.method, message.params)
+        await self._send(
+            error_message(message.id, METHOD_NOT_FOUND, "the client cannot be asked")
+            if said is None
+            else readdressed(said, message.id)
+        )
 
     async def notify(self, method: str, params: str | None) -> None:
         """Send a notification."""
@@ -469,6 +495,13 @@ def facts_of(answer: Message, version: str, *, is_modern: bool) -> ServerFacts:
         info=info if isinstance(info, Mapping) else {},
         instructions=instructions if isinstance(instructions, str) else None,
     )
+
+
+def _is_final(answer: object) -> bool:
+    """Whether another era would not help: the server is unreachable, or wants a credential."""
+    if isinstance(answer, Reply):
+        return answer.status in (401, 403, 429) or answer.status >= 500
+    return isinstance(answer, Broken) and answer.dispatched is Dispatched.NO and answer.fault is not Fault.PROTOCOL
 
 
 def _is_stream(reply: Reply) -> bool:

@@ -17,13 +17,17 @@ from gateway.core.mcp_session import Client
 from gateway.core.message import Headers, Reply
 from gateway.egress import Timings
 
-__all__ = ["OWN_CLIENT", "Answer", "Exchange", "OnEvent", "Server", "ServerFacts", "Session"]
+__all__ = ["OWN_CLIENT", "Answer", "Exchange", "OnEvent", "OnQuestion", "Server", "ServerFacts", "Session"]
 
 Answer = Message | Reply | Broken
 """A server's response; or an HTTP answer that is none (401, 5xx); or nothing that can be used."""
 
 OnEvent = Callable[[str, str, str | None], None]
 """Takes the tool's name, the method and the raw params of a notification that belongs to no request."""
+
+OnQuestion = Callable[[str, Client, str, str | None], Awaitable[Message | None]]
+"""Takes the tool's name, the client of the session (one without a nonce if nobody can say), and a request of the server that
+belongs to no request of the agent; returns the agent's response, None if there is nobody to ask."""
 
 OWN_CLIENT = Client(version="2025-11-25", info={"name": "seawall", "version": "1"})
 """Who speaks when it is the gateway itself: listings, compensators, probes."""
@@ -45,6 +49,7 @@ class Exchange:
         schema: the tool's input schema, which may ask for arguments in headers.
         tell: takes a notification of the server that belongs to this request.
         ask: puts a request of the server to the agent and returns its response; None if the agent cannot be asked.
+        is_streamed: the server answered with a stream; filled in here.
     """
 
     client: Client = OWN_CLIENT
@@ -54,6 +59,7 @@ class Exchange:
     schema: object = None
     tell: Callable[[str, str | None], None] = _nowhere
     ask: Callable[[str, str | None], Awaitable[Message]] | None = None
+    is_streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

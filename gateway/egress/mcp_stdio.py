@@ -28,7 +28,6 @@ from gateway.core.backoff import full_jitter
 from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
 from gateway.core.mcp import (
-    INTERNAL_ERROR,
     METHOD_NOT_FOUND,
     Kind,
     Malformed,
@@ -47,7 +46,7 @@ from gateway.core.message import Reply
 from gateway.core.tool import ToolSpec
 from gateway.egress import Timings
 from gateway.egress.mcp_http import enveloped, facts_of, greeting, readdressed
-from gateway.egress.mcp_link import Answer, Exchange, OnEvent, Server, ServerFacts, Session
+from gateway.egress.mcp_link import Answer, Exchange, OnEvent, OnQuestion, Server, ServerFacts, Session
 
 __all__ = ["StdioServer"]
 
@@ -58,7 +57,7 @@ LONGEST_PAUSE_S: Final = 30.0
 STEADY_S: Final = 30.0
 """A child that has lived so long did start well: the next pause is a short one again."""
 PROBE_S: Final = 3.0
-"""How long an unknown child may take to answer `server/discover` before it is greeted the older way."""
+"""How long a child that refused the handshake may take to answer `server/discover`."""
 
 _log = logging.getLogger("gateway.mcp")
 
@@ -66,11 +65,20 @@ _log = logging.getLogger("gateway.mcp")
 class StdioServer:
     """One MCP server behind pipes. A process is kept running from its first use until `close`."""
 
-    def __init__(self, tool: ToolSpec, clock: Clock, on_event: OnEvent, *, capabilities: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        tool: ToolSpec,
+        clock: Clock,
+        on_event: OnEvent,
+        on_question: OnQuestion,
+        *,
+        capabilities: Mapping[str, object],
+    ) -> None:
         """`capabilities` is what the child is told that its client can do; more than an agent can is refused then."""
         self.tool = tool
         self._clock = clock
         self._on_event = on_event
+        self._on_question = on_question
         self._capabilities = capabilities
         self._child: _Child | None = None
         self._lock = asyncio.Lock()
@@ -99,7 +107,7 @@ class StdioServer:
             return await self._start(client, timings.total_s)
 
     async def _start(self, client: Client, limit_s: float) -> Session | Broken:
-        child = _Child(self.tool, self._clock, self._on_event)
+        child = _Child(self.tool, self._on_event, self._on_question)
         try:
             await child.start()
         except OSError as error:
@@ -178,12 +186,12 @@ class _Waiting:
 class _Child:
     """A process, and the conversation with it."""
 
-    def __init__(self, tool: ToolSpec, clock: Clock, on_event: OnEvent) -> None:
+    def __init__(self, tool: ToolSpec, on_event: OnEvent, on_question: OnQuestion) -> None:
         self.facts: ServerFacts = ServerFacts(version=LEGACY[0], is_modern=False)
         self.client = Client(version=LEGACY[0])
         self._tool = tool
-        self._clock = clock
         self._on_event = on_event
+        self._on_question = on_question
         self._process: asyncio.subprocess.Process | None = None
         self._waiting: dict[str, _Waiting] = {}
         self._next = 0
@@ -228,20 +236,20 @@ class _Child:
         self.client = client
         mcp = self._tool.mcp
         assert mcp is not None
-        exchange = Exchange(client=client)
-        if mcp.protocol in MODERN or mcp.protocol == "auto":
-            self.facts = ServerFacts(version=MODERN[0], is_modern=True)
-            answer = await self._ask_for(exchange, "server/discover", None, PROBE_S)
-            versions = answer.value.get("supportedVersions") if isinstance(answer, Message) else None
-            if isinstance(answer, Message) and answer.result is not None and isinstance(versions, list):
-                if MODERN[0] in versions:
-                    self.facts = facts_of(answer, MODERN[0], is_modern=True)
-                    return None
-            elif mcp.protocol in MODERN or not self.is_alive:
-                return self._gone()
-            self.facts = ServerFacts(version=LEGACY[0], is_modern=False)
-        version = mcp.protocol if mcp.protocol in LEGACY else LEGACY[0]
-        answer = await self._ask_for(exchange, "initialize", greeting(client, version), 60.0)
+        if mcp.protocol not in MODERN:
+            problem = await self._greet(client, mcp.protocol if mcp.protocol in LEGACY else LEGACY[0])
+            if problem is None or mcp.protocol != "auto" or not self.is_alive:
+                return problem
+        self.facts = ServerFacts(version=MODERN[0], is_modern=True)
+        answer = await self._ask_for(Exchange(client=client), "server/discover", None, PROBE_S)
+        versions = None if answer is None else answer.value.get("supportedVersions")
+        if answer is None or not isinstance(versions, list) or MODERN[0] not in versions:
+            return self._gone()
+        self.facts = facts_of(answer, MODERN[0], is_modern=True)
+        return None
+
+    async def _greet(self, client: Client, version: str) -> Broken | None:
+        answer = await self._ask_for(Exchange(client=client), "initialize", greeting(client, version), 60.0)
         if answer is None:
             return self._gone()
         if answer.result is None:
@@ -359,17 +367,20 @@ class _Child:
         self._on_event(self._tool.name, message.method, message.params)
 
     async def _answer(self, message: Message) -> None:
-        asks = [waiting.exchange.ask for waiting in self._waiting.values() if waiting.exchange.ask is not None]
         if message.method == "ping":
-            answer = result_message(message.id, "{}")
-        elif len(asks) != 1 or asks[0] is None:
-            answer = error_message(message.id, METHOD_NOT_FOUND, "no client can be asked that just now")
-        else:
-            try:
-                answer = readdressed(await asks[0](message.method, message.params), message.id)
-            except ConnectionError as error:
-                answer = error_message(message.id, INTERNAL_ERROR, str(error))
-        await self._write(answer)
+            await self._write(result_message(message.id, "{}"))
+            return
+        asks = [waiting.exchange.ask for waiting in self._waiting.values() if waiting.exchange.ask is not None]
+        said: Message | None = None
+        if len(asks) == 1 and asks[0] is not None:
+            said = await asks[0](message.method, message.params)
+        elif not asks:
+            said = await self._on_question(self._tool.name, Client(version=""), message.method, message.params)
+        await self._write(
+            error_message(message.id, METHOD_NOT_FOUND, "no client can be asked that just now")
+            if said is None
+            else readdressed(said, message.id)
+        )
 
     async def _log(self) -> None:
         assert self._process is not None

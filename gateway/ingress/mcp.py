@@ -108,6 +108,7 @@ class McpFront:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stateless = 0
         service.egress.on_event = self.heard
+        service.egress.on_question = self.asked
 
     async def __call__(self, request: IncomingRequest) -> OutgoingResponse:
         """Answer one HTTP request below `/seawall/mcp`."""
@@ -321,7 +322,8 @@ class McpFront:
         finally:
             if said is not None:
                 said.cancel()
-        if streams and (not task.done() or (said is not None and said.done() and not said.cancelled())):
+        has_more = not task.done() or (said is not None and said.done() and not said.cancelled())
+        if streams and (has_more or _is_streamed(task, party)):
             return _streamed(task, party, message)
         return _plain_answer(task, party, message)
 
@@ -366,6 +368,15 @@ class McpFront:
         for conversation in self._conversations.all():
             if conversation.listeners and conversation.client.scope in ("", tool):
                 conversation.stream.put(notification(method, params))
+
+    async def asked(self, tool: str, client: Client, method: str, params: str | None) -> Message | None:
+        """Put a server's question to the client whose session it is; without one, to the only client that listens."""
+        listening = [one for one in self._conversations.all() if one.listeners and one.client.scope in ("", tool)]
+        if client.nonce:
+            listening = [one for one in listening if one.client.nonce == client.nonce]
+        if len(listening) != 1:
+            return None
+        return await listening[0].ask(listening[0].stream, method, params)
 
     def statistics(self) -> dict[str, int]:
         """Return how many sessions are in memory, and how many stateless requests came."""
@@ -412,9 +423,17 @@ class _Stream:
 
 def _streamed(task: asyncio.Task[bytes | Foreign], party: Party, message: Message) -> OutgoingResponse:
     body = _Stream(_until_answered(task, party, message), task.cancel)
-    response = OutgoingResponse(status=200, headers=_STREAM, body=body)
+    response = OutgoingResponse(status=200, headers=(*_STREAM, *party.marks), body=body)
     response.on_delivered = lambda: party.delivered() if party.delivered is not None else None
     return response
+
+
+def _is_streamed(task: asyncio.Task[bytes | Foreign], party: Party) -> bool:
+    """Whether the server answered with a stream: then so do we, unless the client has to see a status."""
+    if party.exchange is None or not party.exchange.is_streamed or task.cancelled() or task.exception() is not None:
+        return False
+    answer = task.result()
+    return not (isinstance(answer, Foreign) or (party.client.is_modern and b'"error"' in answer[:400]))
 
 
 async def _until_answered(task: asyncio.Task[bytes | Foreign], party: Party, message: Message) -> AsyncIterator[bytes]:

@@ -89,6 +89,7 @@ class Party:
         headers: of the HTTP request.
         marks: header fields for the answer, filled in here.
         delivered: to be called when the answer has reached the client, filled in here.
+        exchange: what went to the server, filled in here.
     """
 
     conversation: Conversation
@@ -98,6 +99,7 @@ class Party:
     headers: Headers = ()
     marks: Headers = ()
     delivered: Callable[[], None] | None = None
+    exchange: Exchange | None = None
 
     @property
     def client(self) -> Client:
@@ -432,7 +434,7 @@ class McpService:
         async def ask(method: str, params: str | None) -> Message:
             return await conversation.ask(outbox, method, params)
 
-        return Exchange(
+        party.exchange = Exchange(
             client=client,
             params={key: text for key, (text, _) in params.items() if key not in _OWN_PARAMS},
             meta={key: text for key, text in meta.items() if key not in own},
@@ -440,6 +442,7 @@ class McpService:
             tell=tell,
             ask=ask if party.can_ask else None,
         )
+        return party.exchange
 
     async def _ask(self, message: Message, party: Party, tool: ToolSpec, params: str | None = None) -> Answer:
         """Send a request on as it is."""
