@@ -16,7 +16,8 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("gateway.commands.explain:explain", "Say which operation a call is, its tier and why."),
     "schema": ("gateway.commands.schema:schema", "Print the JSON Schema of the manifest, for editors."),
     "trajectories": ("gateway.commands.trajectories:trajectories", "See runs; undo one."),
-    "journal": ("gateway.commands.journal:journal", "Look at a journal."),
+    "journal": ("gateway.commands.journal:journal", "Look at a journal: figures, seal, copies, retention."),
+    "key": ("gateway.commands.key:key", "See and rotate the keys that seal the journal."),
 }
 
 

@@ -8,6 +8,7 @@ import pytest
 import uvloop
 
 from gateway.egress.client import ClientEgress
+from gateway.egress.direct import DirectEgress
 from gateway.egress.spool import Spool
 from tests.origin import Origin
 from tests.tools import MIB
@@ -31,8 +32,15 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
     made.close()
 
 
+@pytest.fixture(params=[DirectEgress, ClientEgress])
+async def egress(request: pytest.FixtureRequest, spool: Spool) -> AsyncIterator[DirectEgress | ClientEgress]:
+    made = request.param(spool, answer_limit=80 * MIB)
+    yield made
+    await made.close()
+
+
 @pytest.fixture
-async def egress(spool: Spool) -> AsyncIterator[ClientEgress]:
+async def client(spool: Spool) -> AsyncIterator[ClientEgress]:
     made = ClientEgress(spool, answer_limit=80 * MIB)
     yield made
     await made.close()

@@ -10,26 +10,27 @@ from yarl import URL
 from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
 from gateway.core.message import Request
+from gateway.egress import Egress
 from gateway.egress.client import ClientEgress
 from gateway.egress.wire import Attempt, WireRequest
 from tests.origin import Answer, Drop, Exchange, Origin
 from tests.tools import LONG, answered, broken, get, make_tool, post, read
 
 
-async def test_the_private_switch_against_second_sendings_still_exists(egress: ClientEgress) -> None:
+async def test_the_private_switch_against_second_sendings_still_exists(client: ClientEgress) -> None:
     """If aiohttp renames it, this fails before money is sent twice."""
-    assert egress._session._retry_connection is False
+    assert client._session._retry_connection is False
     async with aiohttp.ClientSession() as plain:
         assert plain._retry_connection is True
 
 
-async def test_no_timer_of_aiohttp_rounds(egress: ClientEgress) -> None:
+async def test_no_timer_of_aiohttp_rounds(client: ClientEgress) -> None:
     """By default each timer above five seconds is rounded up to a whole second."""
-    timeout = egress._timeout(LONG)
+    timeout = client._timeout(LONG)
     assert (timeout.total, timeout.sock_read, timeout.connect) == (None, None, LONG.connect_s)
     assert timeout.ceil_threshold == 1e9
-    assert egress._session.connector is not None
-    assert egress._session.connector._timeout_ceil_threshold == 1e9
+    assert client._session.connector is not None
+    assert client._session.connector._timeout_ceil_threshold == 1e9
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ async def test_no_timer_of_aiohttp_rounds(egress: ClientEgress) -> None:
 )
 @pytest.mark.parametrize("is_late", [True, False])
 async def test_an_answer_nobody_asked_for_answers_no_other_call(
-    origin: Origin, egress: ClientEgress, stray: bytes, is_late: bool
+    origin: Origin, egress: Egress, stray: bytes, is_late: bool
 ) -> None:
     """aio-libs/aiohttp#13656: bytes waiting on an idle connection became the next caller's answer."""
     hold = asyncio.Event()
@@ -51,7 +52,7 @@ async def test_an_answer_nobody_asked_for_answers_no_other_call(
     assert origin.connections == 2
 
 
-async def test_stray_bytes_that_the_loop_has_not_seen_yet_are_seen_too(origin: Origin, egress: ClientEgress) -> None:
+async def test_stray_bytes_that_the_loop_has_not_seen_yet_are_seen_too(origin: Origin, egress: Egress) -> None:
     """Between the bytes' arrival and the loop's next turn only the kernel knows of them."""
     tool = make_tool("127.0.0.1", origin.port)
     connections: list[asyncio.StreamWriter] = []
@@ -69,7 +70,7 @@ async def test_stray_bytes_that_the_loop_has_not_seen_yet_are_seen_too(origin: O
     assert origin.connections == 2
 
 
-async def test_a_kept_connection_that_the_tool_closed_is_not_used(origin: Origin, egress: ClientEgress) -> None:
+async def test_a_kept_connection_that_the_tool_closed_is_not_used(origin: Origin, egress: Egress) -> None:
     """Otherwise each such write would be in doubt."""
     origin.on("/x", Answer(200, b"first", ending="close"), Answer(200, b"second"))
     tool = make_tool("127.0.0.1", origin.port)
@@ -78,7 +79,7 @@ async def test_a_kept_connection_that_the_tool_closed_is_not_used(origin: Origin
     assert await read(answered(await egress.send(tool, post(), LONG))) == b"second"
 
 
-async def test_a_fresh_connection_can_be_demanded(origin: Origin, egress: ClientEgress) -> None:
+async def test_a_fresh_connection_can_be_demanded(origin: Origin, egress: Egress) -> None:
     tool = make_tool("127.0.0.1", origin.port)
     await read(answered(await egress.send(tool, post(), LONG)))
     pivot = post()
@@ -91,12 +92,12 @@ async def test_a_fresh_connection_can_be_demanded(origin: Origin, egress: Client
 
 
 @pytest.fixture
-def traced(egress: ClientEgress) -> ClientEgress:
+def traced(client: ClientEgress) -> ClientEgress:
     """An egress under aiohttp's instrumentation, which goes through the session's own request method."""
     config = aiohttp.TraceConfig()
     config.freeze()
-    egress._session.trace_configs.append(config)
-    return egress
+    client._session.trace_configs.append(config)
+    return client
 
 
 async def test_traces_change_nothing_on_the_wire(origin: Origin, traced: ClientEgress) -> None:
