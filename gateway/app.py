@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 
 from aiohttp import web
@@ -30,6 +30,7 @@ from gateway.ingress.control import Control, control_app
 from gateway.ingress.http import HttpFront
 from gateway.ingress.mcp import McpFront
 from gateway.ingress.mcp_listing import Listings
+from gateway.ingress.mcp_pipes import StdioFront
 from gateway.ingress.mcp_service import McpService
 from gateway.ingress.proxy import Proxy, ProxyLimits, refuse_request
 from gateway.ingress.runs import Runs
@@ -127,6 +128,7 @@ class Gateway:
         self._catalog = await asyncio.to_thread(self._source.load)
         self._build(salt, await self._journal.meta("mcp_key", bytes.fromhex(self._clock.token() + self._clock.token())))
         self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
+        await self._listings.load()
         self._in_force(self._catalog)
         await self._serve_control()
         runs = await self._trajectories.recover()
@@ -244,6 +246,7 @@ class Gateway:
             journal=self._journal,
             metrics=self._telemetry.render,
             readiness=self._readiness,
+            listings=self._listings,
             statistics={
                 "breakers": self._stages.breaker.statistics,
                 "domains": self._stages.admission.statistics,
@@ -314,6 +317,12 @@ class Gateway:
     async def _watch(self) -> None:
         async for _ in changes(self._source, asyncio.Event()):
             await self.reload()
+
+    async def serve_pipes(
+        self, tool: str, reader: asyncio.StreamReader, write: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        """Serve one MCP server to one client over pipes, until the client closes its own."""
+        await StdioFront(self._mcp, self._catalog.tools[tool], self._clock.token()).serve(reader, write)
 
     # --- figures
 

@@ -189,7 +189,7 @@ class _Compiler:
             (name, self.constant(text, entry.at("mcp", "environment", name)) or "")
             for name, text in settings.environment.items()
         ]
-        return McpUpstream(settings.command, tuple(environment), settings.folder, settings.protocol)
+        return McpUpstream(settings.command, tuple(environment), settings.folder, settings.protocol, settings.inherit)
 
     def constant(self, text: str, position: Position) -> str | None:
         """Return a text with its secrets in place, or None after reporting what else it holds."""

@@ -217,6 +217,7 @@ class McpSettings:
         TEMPLATE,
         Doc("Variables for the program, which sees PATH, HOME and the like of ours; may hold `${secret:NAME}`."),
     ] = field(default_factory=dict)
+    inherit: Annotated[bool, Doc("The program sees all variables of ours, not only PATH, HOME and the like.")] = False
     folder: Annotated[str | None, Doc("Where the program runs; relative to the manifest's own working folder.")] = None
     protocol: Annotated[
         Literal["auto", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"],

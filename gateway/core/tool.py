@@ -169,6 +169,7 @@ class McpUpstream:
     environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     folder: str | None = None
     protocol: str = "auto"
+    is_inheriting: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

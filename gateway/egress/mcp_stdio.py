@@ -217,7 +217,8 @@ class _Child:
         """
         mcp = self._tool.mcp
         assert mcp is not None
-        known = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        names = os.environ if mcp.is_inheriting else INHERITED
+        known = {name: os.environ[name] for name in names if name in os.environ}
         self._process = await asyncio.create_subprocess_exec(
             *mcp.command,
             stdin=asyncio.subprocess.PIPE,

@@ -259,6 +259,11 @@ class McpFront:
             self._later(self._forget(one.client))
         return conversation
 
+    def adopt(self, client: Client) -> Conversation:
+        """Return the conversation of a client that comes another way than over HTTP."""
+        found = self._conversations.of(client)
+        return Conversation(client) if found is None else found[0]
+
     async def _forget(self, client: Client) -> None:
         for tool in list(self.service.catalog().tools.values()):
             if tool.mcp is not None and client.scope in ("", tool.name):
