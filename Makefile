@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test check bench docs lock clean help
+CLIENTS := .clients/.installed
+
+.PHONY: setup demo test check clients bench docs lock clean help
 
 help: ## Show what each target does
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -20,8 +22,16 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP) ## Watch a run fail, be undone, and then succeed, against real tool servers
 	$(BIN)/seawall demo
 
-test: $(STAMP) check ## Lint, types, import contracts, generated files, then every test
+test: $(STAMP) check clients ## Lint, types, import contracts, generated files, then every test
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+clients: $(CLIENTS) ## Install the clients and servers of other people that tests/mcp drives (needs npm)
+
+$(CLIENTS): tests/mcp/environments/langgraph.txt tests/mcp/npm/package-lock.json
+	$(PYTHON) -m venv --clear .clients/langgraph
+	.clients/langgraph/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/mcp/environments/langgraph.txt
+	npm ci --silent --prefix tests/mcp/npm
+	@touch $(CLIENTS)
 
 check: $(STAMP) ## Lint, types, import contracts, generated files fresh
 	$(BIN)/ruff check .
@@ -40,4 +50,4 @@ lock: ## Resolve the lock file again (needs uv)
 	uv pip compile pyproject.toml --all-extras --universal --generate-hashes --no-emit-index-url --no-header --quiet -o requirements.lock
 
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis var
+	rm -rf $(VENV) .clients tests/mcp/npm/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis var

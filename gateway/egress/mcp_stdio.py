@@ -5,7 +5,7 @@ tokens of our own. What a child asks (sampling, elicitation) goes to the agent w
 nobody can say whose it is, and it is answered that the client cannot be asked.
 
 What reached a child that dies is in doubt: its pipe took the bytes. A child that dies again and again is started with
-growing pauses (full jitter), and calls in a pause are refused at once, since nothing was sent.
+growing pauses (full jitter); calls wait out a short pause, and are refused at once in a long one: nothing was sent.
 
 The child sees a short list of our variables and those of the manifest; what it writes to stderr goes to the log.
 
@@ -54,6 +54,7 @@ LINE_LIMIT: Final = 64 << 20
 INHERITED: Final = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TERM", "TMPDIR", "TZ")
 FIRST_PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 30.0
+PATIENCE_S: Final = 1.0
 STEADY_S: Final = 30.0
 """A child that has lived so long did start well: the next pause is a short one again."""
 PROBE_S: Final = 3.0
@@ -100,7 +101,10 @@ class StdioServer:
                 return child
             if self._is_closed:
                 return Broken(Fault.CONNECT, Dispatched.NO, f"{self.tool.name} is shut down")
-            if (wait_s := self._not_before - self._clock.now()) > 0:
+            wait_s = self._not_before - self._clock.now()
+            if 0 < wait_s <= PATIENCE_S:
+                await self._clock.sleep(wait_s)
+            elif wait_s > 0:
                 return Broken(
                     Fault.CONNECT, Dispatched.NO, f"{self.tool.name} has ended and is started again in {wait_s:.1f} s"
                 )

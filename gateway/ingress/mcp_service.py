@@ -39,7 +39,7 @@ from gateway.core.mcp_session import Client
 from gateway.core.mcp_tools import CALL, Definition, joined, operation_of, parted, target_of
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request, first_header
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
-from gateway.core.tool import Catalog, Operation, ToolSpec
+from gateway.core.tool import AmbiguousPath, Catalog, Operation, ToolSpec
 from gateway.egress import StreamBroken, Timings
 from gateway.egress.mcp import McpEgress
 from gateway.egress.mcp_http import UPSTREAM_HTTP
@@ -295,10 +295,12 @@ class McpService:
         method, target, body = CALL, target_of(own), raw.encode()
         headers: Headers = ((b"Content-Type", b"application/json"),)
         sent: bytes | None = body
+        params: Mapping[str, str] = {}
         if tool.mcp is None:
             try:
                 method, target, headers, sent = built(operation, arguments)
-            except BadArguments as error:
+                params = tool.match(method, target).params
+            except (BadArguments, AmbiguousPath) as error:
                 return Refusal(code=Code.INVALID_ARGUMENTS, detail=f"{error}; nothing was sent.", dependency=tool.name)
         named = _run_name(message, party)
         if isinstance(named, Refusal):
@@ -326,7 +328,7 @@ class McpService:
             deadline=now + operation.timeouts.total,
             trajectory=named[0],
             is_run_named=named[1],
-            params={},
+            params=params,
             caller_key=key,
             action=action_digest(f"{tool.name}.{operation.name}", method, target, "application/json", content),
             fingerprint=fingerprint(method, target, "application/json", content),

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.config.fields import REQUIRED, choices, fields_of, is_settings, summary
 from gateway.core.breaker import BreakerSettings
-from gateway.core.manifest import Manifest, OperationSettings, ToolSettings
+from gateway.core.manifest import Manifest, OperationSettings
 from gateway.core.server import ServerSettings
 from gateway.core.setting import Format
 

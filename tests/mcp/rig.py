@@ -14,6 +14,9 @@ from typing import Any
 from aiohttp import web
 
 SERVERS = Path(__file__).parent / "servers"
+ROOT = SERVERS.parents[2]
+NPM = ROOT / "tests/mcp/npm/node_modules"
+LANGGRAPH = ROOT / ".clients/langgraph/bin/python"
 EVERYTHING = f"[{sys.executable}, {SERVERS / 'everything.py'}, stdio]"
 
 
@@ -48,6 +51,7 @@ class Ledger:
         schema = {"type": "object", "properties": {"amount": {"type": "integer"}}}
         return [
             {"name": "charge", "description": self.description, "inputSchema": schema},
+            {"name": "payout", "description": "Pay out.", "inputSchema": schema},
             {"name": "refund", "description": "Give it back.", "inputSchema": schema},
             {
                 "name": "balance",
@@ -95,6 +99,8 @@ class Ledger:
         key = meta.get("dev.seawall/idempotencyKey")
         if name == "balance":
             return self.said(body, self.text(str(sum(one["amount"] for one in self.effects))))
+        if name == "payout":
+            return self.said(body, {**self.text("the account is frozen"), "isError": True})
         if self.honours_keys and key in self.keys:
             return self.said(body, self.keys[key])
         self.effects.append({"tool": name, **arguments})
