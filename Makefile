@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 CLIENTS := .clients/.installed
+SCHEDULES ?= 50000
 
-.PHONY: setup demo test check clients bench docs lock clean help
+.PHONY: setup demo test check clients bench chaos docs lock clean help
 
 help: ## Show what each target does
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -45,6 +46,9 @@ docs: $(STAMP) ## Write the generated pages and schemas again
 
 bench: $(STAMP) ## Compare direct calls, a bare proxy and the gateway, side by side
 	$(BIN)/python -m loadtests.bench
+
+chaos: $(STAMP) ## Simulate far more schedules than the tests do (SCHEDULES=50000, FROM=seed); failing seeds are printed
+	$(BIN)/python -m tests.simulation --schedules $(SCHEDULES) --from $(or $(FROM),1000000)
 
 lock: ## Resolve the lock file again (needs uv)
 	uv pip compile pyproject.toml --all-extras --universal --generate-hashes --no-emit-index-url --no-header --quiet -o requirements.lock

@@ -26,7 +26,7 @@ from gateway.egress.client import ClientEgress
 from gateway.egress.direct import DirectEgress
 from gateway.egress.mcp import McpEgress
 from gateway.egress.spool import Spool
-from gateway.ingress.control import Control, control_app
+from gateway.ingress.control import Control, control_app, health_app
 from gateway.ingress.http import HttpFront
 from gateway.ingress.mcp import McpFront
 from gateway.ingress.mcp_listing import Listings
@@ -46,6 +46,7 @@ from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
 from gateway.stages.idempotency import IdempotencyStage
 from gateway.stages.journal import JournalStage
+from gateway.stages.recovery import REPAIRS, RecoveryStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
 from gateway.stages.settle import Settle
@@ -71,6 +72,7 @@ class Gateway:
     Attributes:
         listen: where agents connect, with the real port, once started.
         control: where operators connect, with the real port, once started.
+        metrics: where health and metrics alone are served, once started; empty if nowhere.
         reload_problem: why the last reload was not taken, or None.
     """
 
@@ -85,6 +87,7 @@ class Gateway:
         self.settings = settings
         self.listen = ""
         self.control = ""
+        self.metrics = ""
         self.reload_problem: str | None = None
         self._clock = clock or SystemClock()
         self._telemetry = telemetry or Telemetry(self._clock)
@@ -129,6 +132,7 @@ class Gateway:
         self._build(salt, await self._journal.meta("mcp_key", bytes.fromhex(self._clock.token() + self._clock.token())))
         self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
         await self._listings.load()
+        self._stages.recovery.restore(await self._journal.recall(REPAIRS))
         self._in_force(self._catalog)
         await self._serve_control()
         runs = await self._trajectories.recover()
@@ -188,6 +192,7 @@ class Gateway:
         probers = {"http": HttpProbe(self.catalog, clock)}
         self._stages = Stages(
             telemetry=TelemetryStage(clock, telemetry),
+            recovery=RecoveryStage(self._trajectories, clock, telemetry, journal.remember),
             idempotency=IdempotencyStage(self._trajectories, journal, clock),
             saga=SagaStage(self._trajectories, journal, telemetry),
             deadline=DeadlineStage(clock, telemetry),
@@ -250,21 +255,24 @@ class Gateway:
             statistics={
                 "breakers": self._stages.breaker.statistics,
                 "domains": self._stages.admission.statistics,
+                "repairs": self._stages.recovery.statistics,
                 "manifest": self._manifest_status,
                 "status": self._status,
             },
         )
-        runner = web.AppRunner(control_app(control), access_log=None, handle_signals=False)
+        self.control = await self._serve_app(control_app(control), self.settings.control_address)
+        if (address := self.settings.metrics_address) is not None:
+            self.metrics = await self._serve_app(health_app(control), address)
+
+    async def _serve_app(self, app: web.Application, address: Address) -> str:
+        runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
         self._exit.push_async_callback(runner.cleanup)
-        address = self.settings.control_address
         if address.path:
             await web.UnixSite(runner, address.path).start()
-            self.control = str(address)
-        else:
-            site = web.TCPSite(runner, address.host or None, address.port)
-            await site.start()
-            self.control = _url(runner.addresses[0], address)
+            return str(address)
+        await web.TCPSite(runner, address.host or None, address.port).start()
+        return _url(runner.addresses[0], address)
 
     async def _serve_agents(self) -> None:
         address = self.settings.listen_address

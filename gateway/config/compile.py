@@ -176,6 +176,7 @@ class _Compiler:
             idempotency=settings.idempotency,
             credential=credential,
             is_strict=settings.strict,
+            recovery=settings.recovery,
             breaker_key=self._breaker_key(upstream, credential),
             digest=digest,
             mcp=mcp,

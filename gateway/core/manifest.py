@@ -15,6 +15,7 @@ from annotated_types import Ge, Gt, Le, MinLen
 
 from gateway.core.admission import AdmissionSettings
 from gateway.core.breaker import BreakerSettings
+from gateway.core.recovery import RecoverySettings
 from gateway.core.retry import RetrySettings
 from gateway.core.setting import CEL, REQUEST_LINE, SECONDS, TEMPLATE, Doc
 
@@ -234,6 +235,7 @@ class ToolSettings:
     domain: Annotated[str | None, Doc("Domain it shares; without one it has a default domain of its own.")] = None
     breaker: Annotated[BreakerSettings | None, Doc("Its circuit breaker.")] = None
     retry: Annotated[RetrySettings | None, Doc("Its retry policy.")] = None
+    recovery: Annotated[RecoverySettings, Doc("What its failures lead to.")] = field(default_factory=RecoverySettings)
     timeouts: Annotated[TimeoutSettings | None, Doc("Overrides the domain's time bounds.")] = None
     idempotency: Annotated[IdempotencySettings | None, Doc("Present if the tool honours idempotency keys.")] = None
     credentials: Annotated[CredentialSettings | None, Doc("Put on each request by the gateway.")] = None

@@ -6,7 +6,7 @@ proxy may not guess which of them may be merged.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -138,6 +138,6 @@ def first_header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes |
     return None
 
 
-def without_headers(headers: Iterable[tuple[bytes, bytes]], names: frozenset[bytes]) -> Headers:
+def without_headers(headers: Iterable[tuple[bytes, bytes]], names: Container[bytes]) -> Headers:
     """Return the fields whose lower-case name is not in `names`, order kept."""
-    return tuple((key, value) for key, value in headers if key.lower() not in names)
+    return tuple([field for field in headers if field[0].lower() not in names])

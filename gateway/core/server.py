@@ -104,6 +104,10 @@ class ServerSettings:
     control: Annotated[str, MinLen(1), Doc("Health, metrics and operators: `HOST:PORT`, or `unix:/path`.")] = (
         "127.0.0.1:9090"
     )
+    metrics: Annotated[
+        str | None,
+        Doc("Health and metrics once more, and nothing else, for probes and scrapers on other machines: `HOST:PORT`."),
+    ] = None
     allow_unauthenticated: Annotated[
         bool, Doc("Listen beyond loopback though nobody proves who they are; only behind a network policy.")
     ] = False
@@ -123,6 +127,11 @@ class ServerSettings:
     def control_address(self) -> Address:
         """`control`, read; `ValueError` if it is none."""
         return Address.parse(self.control)
+
+    @property
+    def metrics_address(self) -> Address | None:
+        """`metrics`, read, or None if it is not wanted; `ValueError` if it is none."""
+        return None if self.metrics is None else Address.parse(self.metrics)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from gateway.core.manifest import (
     TimeoutSettings,
 )
 from gateway.core.reach import Reach
+from gateway.core.recovery import RecoverySettings
 from gateway.core.retry import RetrySettings
 from gateway.core.secret import SecretBox
 
@@ -206,6 +207,7 @@ class ToolSpec:
     idempotency: IdempotencySettings | None = None
     credential: tuple[bytes, bytes] | None = field(default=None, repr=False)
     is_strict: bool = False
+    recovery: RecoverySettings = field(default_factory=RecoverySettings)
     reach: Reach = Reach.AUTO
     breaker_key: str = ""
     digest: str = ""

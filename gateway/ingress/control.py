@@ -4,6 +4,8 @@
 /readyz             calls are welcome: recovered, journal healthy, not draining
 /metrics            Prometheus
 /api/v1/...         runs, breakers, domains, journal (JSON; described at /api/v1/openapi.json)
+
+The first three alone may have a second port: they change nothing and name no run, so other machines may reach it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from gateway.ingress.mcp_listing import Listings
 from gateway.ingress.runs import Runs, Shown
 from gateway.journal import Journal, JournalError
 
-__all__ = ["Control", "control_app"]
+__all__ = ["Control", "control_app", "health_app"]
 
 Statistics = Callable[[], Mapping[str, object]]
 
@@ -32,6 +34,7 @@ _ROUTES: dict[str, tuple[str, str, str]] = {
     "commit": ("POST", "/api/v1/trajectories/{id}/commit", "Close a run as done."),
     "breakers": ("GET", "/api/v1/breakers", "Every breaker: state, window, cooldown."),
     "domains": ("GET", "/api/v1/domains", "Every domain: slots, queue."),
+    "repairs": ("GET", "/api/v1/repairs", "What became of repairs, by operation and kind of trouble."),
     "journal": ("GET", "/api/v1/journal", "Figures of the journal."),
     "manifest": ("GET", "/api/v1/manifest", "The manifest in force: digest, tools, and the last reload's problem."),
     "tools": (
@@ -150,10 +153,7 @@ class Control:
 
 def control_app(control: Control) -> web.Application:
     """Return the application that serves `control`."""
-    app = web.Application(middlewares=[_problems])
-    app.router.add_get("/healthz", control.healthz)
-    app.router.add_get("/readyz", control.readyz)
-    app.router.add_get("/metrics", control.scrape)
+    app = health_app(control)
     app.router.add_get("/api/v1/openapi.json", control.openapi)
     handlers: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
         "trajectories": control.trajectories,
@@ -166,6 +166,15 @@ def control_app(control: Control) -> web.Application:
     }
     for name, (method, path, _) in _ROUTES.items():
         app.router.add_route(method, path, handlers.get(name) or partial(control.figures, name))
+    return app
+
+
+def health_app(control: Control) -> web.Application:
+    """Return the application that serves health and metrics alone."""
+    app = web.Application(middlewares=[_problems])
+    app.router.add_get("/healthz", control.healthz)
+    app.router.add_get("/readyz", control.readyz)
+    app.router.add_get("/metrics", control.scrape)
     return app
 
 

@@ -15,15 +15,15 @@ import difflib
 import re
 from collections.abc import Awaitable, Callable
 from hashlib import blake2b
-from typing import assert_never
+from typing import Any, assert_never
 
 from gateway.clock import Clock
 from gateway.core.call import Call, Handler
-from gateway.core.canonical import action_digest, fingerprint
+from gateway.core.canonical import digests
 from gateway.core.codes import Code
 from gateway.core.headers import protected_option
 from gateway.core.manifest import Tier
-from gateway.core.message import Body, BytesBody, Headers, Reply, Request, first_header
+from gateway.core.message import Body, BytesBody, Headers, Reply, Request
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.paths import BadTarget, split_target
 from gateway.core.problem import problem
@@ -85,7 +85,7 @@ class Proxy:
         self._limits = limits
         self._in_flight = 0
         self.mcp: Callable[[IncomingRequest], Awaitable[OutgoingResponse]] | None = None
-        self._writes: set[asyncio.Task[Outcome]] = set()
+        self._writes: set[asyncio.Task[Any]] = set()
 
     async def __call__(self, request: IncomingRequest) -> OutgoingResponse:
         """Answer one request."""
@@ -118,7 +118,7 @@ class Proxy:
             return self._refused(tool.name, refusal)
         call.started = self._clock.now()
         call.deadline = call.started + match.operation.timeouts.total
-        return self._answer(call, await self._shielded(call))
+        return self._answer(call, await self._undisturbed(request, call))
 
     # --- making the call
 
@@ -157,13 +157,13 @@ class Proxy:
                 detail=f"{tool.name} is strict and declares no operation for {request.method} "
                 f"{target.rest.partition(b'?')[0].decode('ascii')}. Use one of: {', '.join(_declared(tool)) or 'none'}.",
             )
-        named = self._run_name(request.headers)
+        named = self._run_name(request)
         if isinstance(named, Refusal):
             return named
-        agent = first_header(request.headers, b"seawall-agent")
+        agent = request.field(b"seawall-agent")
         if agent is not None and not _NAME.fullmatch(agent):
             return _bad_header("Seawall-Agent", "1 to 128 letters, digits and . _ : -")
-        key = self._caller_key(request.headers, tool)
+        key = self._caller_key(request, tool)
         if isinstance(key, Refusal):
             return key
         now = self._clock.now()
@@ -188,25 +188,25 @@ class Proxy:
         )
         return tool, match, call
 
-    def _run_name(self, headers: Headers) -> tuple[str, bool] | Refusal:
-        given = first_header(headers, b"seawall-trajectory")
+    def _run_name(self, request: IncomingRequest) -> tuple[str, bool] | Refusal:
+        given = request.field(b"seawall-trajectory")
         if given is not None:
             if not _NAME.fullmatch(given):
                 return _bad_header(
                     "Seawall-Trajectory", "1 to 128 letters, digits and . _ : -, the first a letter or digit"
                 )
             return given.decode("ascii"), True
-        trace = first_header(headers, b"traceparent")
+        trace = request.field(b"traceparent")
         if trace is not None:
             found = _TRACEPARENT.fullmatch(trace.strip())
             if found is not None and found.group(1) != _NO_TRACE:
                 return f"trace-{found.group(1).decode('ascii')}", False
         return "", False
 
-    def _caller_key(self, headers: Headers, tool: ToolSpec) -> str | Refusal | None:
-        key = first_header(headers, b"idempotency-key")
+    def _caller_key(self, request: IncomingRequest, tool: ToolSpec) -> str | Refusal | None:
+        key = request.field(b"idempotency-key")
         if key is None and tool.idempotency is not None:
-            key = first_header(headers, tool.idempotency.header.lower().encode("ascii"))
+            key = request.field(tool.idempotency.header.lower().encode("ascii"))
         if key is None:
             return None
         if not _KEY.fullmatch(key):
@@ -233,11 +233,11 @@ class Proxy:
                 retry_after_ms=5000,
             )
         call.request.body = body if body.size or request.has_body else None
-        kind = (first_header(request.headers, b"content-type") or b"").decode("latin-1")
+        kind = (request.field(b"content-type") or b"").decode("latin-1")
         target = call.request.target.decode("ascii")
         data = await _digestible(body)
-        call.action = action_digest(f"{call.tool.name}.{call.operation.name}", request.method, target, kind, data)
-        call.fingerprint = fingerprint(request.method, target, kind, data)
+        operation = f"{call.tool.name}.{call.operation.name}"
+        call.action, call.fingerprint = digests(operation, request.method, target, kind, data)
         return None
 
     # --- running it
@@ -251,6 +251,17 @@ class Proxy:
             return await (self._pipeline(call) if call.operation.is_read else self._shielded(call))
         finally:
             self._in_flight -= 1
+
+    async def _undisturbed(self, request: IncomingRequest, call: Call) -> Outcome:
+        """Run a write in the front's own task, which goes on without the agent once the intent is on its way."""
+        task = asyncio.current_task()
+        assert task is not None
+        request.goes_on = lambda: call.is_committed_to_send
+        self._writes.add(task)
+        try:
+            return await self._through(call)
+        finally:
+            self._writes.discard(task)
 
     async def _shielded(self, call: Call) -> Outcome:
         task = asyncio.get_running_loop().create_task(self._through(call))

@@ -12,6 +12,7 @@ Both take bounded batches, each one transaction on the thread that writes.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import re
@@ -179,9 +180,16 @@ def export_line(row: SealedRow) -> bytes:
         "key": row.key,
         "salt": row.salt.hex() if row.salt is not None else None,
         "seal": row.mac.hex(),
-        "payload": data.decode(),
+        **_payload(data),
     }
     return orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _payload(data: bytes) -> dict[str, str]:
+    try:
+        return {"payload": data.decode()}
+    except UnicodeDecodeError:
+        return {"payload_base64": base64.b64encode(data).decode()}
 
 
 def erase(connection: sqlite3.Connection, sealer: Sealer, run: str, at: int, *, reason: str, by: str) -> frozenset[str]:

@@ -447,9 +447,14 @@ class Trajectories:
 
     async def _load(self, name: str) -> Run | None:
         lost = self._runs.get(name)
+        if lost is not None and not lost.is_lost:
+            return lost
         if lost is not None and lost.pending:
             await asyncio.wait(lost.pending)
         entries = await self.journal.read(name)
+        made = self._runs.get(name)
+        if made is not None and made is not lost:
+            return made  # opened by another caller while this one was reading: there is only ever one
         if not entries:
             if lost is not None:
                 return self._reset(lost)

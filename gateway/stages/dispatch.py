@@ -15,8 +15,6 @@ from gateway.telemetry import Telemetry, outgoing
 
 __all__ = ["Dispatch"]
 
-_ACCEPT_ENCODING = frozenset({b"accept-encoding"})
-
 
 class Dispatch:
     """The end of the pipeline: one attempt at the tool."""
@@ -60,14 +58,14 @@ class Dispatch:
         return replace(request, headers=headers, exchange=exchange)
 
     def _for_writes(self, call: Call, headers: Headers) -> Headers:
-        keys = call.tool.idempotency
+        keys, ours = call.tool.idempotency, dict[bytes, tuple[bytes, bytes]]()
         if keys is not None and call.key is not None:
             name = keys.header.encode("ascii")
-            headers = (*without_headers(headers, frozenset({name.lower()})), (name, _written(call.key, keys.format)))
+            ours[name.lower()] = (name, _written(call.key, keys.format))
         if call.operation.compensator is not None or call.operation.postcondition is not None:
             # Their expressions read the answer, so it has to come in a coding that we can undo.
-            headers = (*without_headers(headers, _ACCEPT_ENCODING), (b"Accept-Encoding", b"identity"))
-        return headers
+            ours[b"accept-encoding"] = (b"Accept-Encoding", b"identity")
+        return (*without_headers(headers, ours), *ours.values()) if ours else headers
 
 
 def _written(key: str, form: KeyFormat) -> bytes:

@@ -64,6 +64,16 @@ async def test_what_is_pruned_is_archived_first_with_its_seal(journal, data):
     assert file.stat().st_mode & 0o777 == 0o600
 
 
+async def test_a_payload_that_is_no_text_is_archived_all_the_same(journal, data):
+    from gateway.journal import Append, Entry
+
+    entries = [Entry("k", 1, b"\xff")]
+    await journal.append(Append(stream="x", expected=0, entries=entries, state="s", is_open=False, agent="a"))
+    assert (await journal.prune(2_000)).runs == 1
+    (file,) = (data / "archive").iterdir()
+    assert json.loads(file.read_text())["payload_base64"] == "/w=="
+
+
 async def test_an_archive_that_cannot_be_written_prunes_nothing(journal, data):
     await close_runs(journal, ["old"])
     (data / "archive").write_text("in the way")

@@ -1,0 +1,238 @@
+"""The virtual engine: the gateway's own stages in virtual time, between agents and tools that are only modelled.
+
+Deadline, retry, admission, breaker and dispatch are the very classes that `gateway.app` composes, in the order of
+`gateway.pipeline`; journal and saga are left out, since nothing here touches a disk. Only the wire is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from gateway.core.call import Call, Handler
+from gateway.core.fault import Broken, Fault
+from gateway.core.message import Reply, Request
+from gateway.core.outcome import Failed, InDoubt, Outcome, Rejected, Success
+from gateway.core.tool import Catalog, Match, ToolSpec
+from gateway.egress import Timings
+from gateway.pipeline import compose
+from gateway.stages.admission import AdmissionStage
+from gateway.stages.breaker import BreakerStage
+from gateway.stages.deadline import DeadlineStage
+from gateway.stages.dispatch import Dispatch
+from gateway.stages.retry import RetryStage
+from gateway.storm.arrivals import due_times, names, source_of, whole
+from gateway.storm.policy import catalog_of, manifest_for
+from gateway.storm.recording import Recording
+from gateway.storm.scenario import LoadSettings, PolicySettings, Scenario
+from gateway.storm.virtualtime import VirtualClock, run
+from gateway.storm.world import World
+from gateway.telemetry import Telemetry
+
+__all__ = ["simulate"]
+
+
+def simulate(
+    scenario: Scenario, policy: PolicySettings, seed: int, progress: Callable[[float], None] = lambda share: None
+) -> Recording:
+    """Return what happened in a storm under a policy. The same arguments give the same recording, on any machine.
+
+    `progress` is told the share of the time that is over, now and then.
+
+    Raises:
+        ConfigError: something is wrong with the scenario's manifest.
+    """
+    catalog = catalog_of(manifest_for(scenario, policy))
+    return run(_Storm(scenario, policy, catalog, seed).run(progress))
+
+
+class _Watch(Telemetry):
+    """Notes the moves of breakers; tells nothing else to anybody."""
+
+    def __init__(self, clock: VirtualClock, number: int, recording: Recording) -> None:
+        super().__init__(clock)
+        self._at = clock
+        self._number = number
+        self._recording = recording
+        self.state: dict[str, str] = {}
+
+    def breaker_changed(self, tool: str, state: str, cause: str, cooldown_s: float) -> None:
+        self.state[tool] = str(state)
+        self._recording.moves.add(self._at.now(), self._number, tool, str(state), str(cause), cooldown_s)
+
+    def attempt_started(self, call: Call) -> object:
+        return None
+
+    def attempt_finished(self, handle: object, call: Call, outcome: Outcome | BaseException, seconds: float) -> None:
+        pass
+
+    def retry_scheduled(self, call: Call, fault: Fault, delay_s: float) -> None:
+        pass
+
+    def queue_waited(self, call: Call, seconds: float) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class _Gateway:
+    """One gateway's stages."""
+
+    handler: Handler
+    watch: _Watch
+
+
+class _Wire:
+    """The wire of one gateway: notes every arrival at a tool."""
+
+    def __init__(self, world: World, clock: VirtualClock, watch: _Watch, recording: Recording) -> None:
+        self._world, self._clock, self._watch, self._recording = world, clock, watch, recording
+        self._trials: Counter[str] = Counter()
+        self.number = 0
+
+    async def send(self, tool: ToolSpec, request: Request, timings: Timings) -> Reply | Broken:
+        is_trial = self._watch.state.get(tool.name) == "half_open"
+        number = self.number
+        if is_trial:
+            self._trials[tool.name] += 1
+        try:
+            target = self._world.tool(tool.name)
+            if smear_s := target.smear_s():
+                await self._clock.sleep(smear_s)
+                timings = replace(timings, first_byte_s=max(0.0, timings.first_byte_s - smear_s))
+            now = self._clock.now()
+            trials = self._trials[tool.name] if is_trial else 0
+            self._recording.attempts.add(now, tool.name, number, target.queued(now), trials)
+            return await self._world.send(tool, request, timings)
+        finally:
+            if is_trial:
+                self._trials[tool.name] -= 1
+
+    async def close(self) -> None:
+        pass
+
+
+class _Storm:
+    def __init__(self, scenario: Scenario, policy: PolicySettings, catalog: Catalog, seed: int) -> None:
+        self._scenario, self._policy, self._catalog, self._seed = scenario, policy, catalog, seed
+        self._recording = Recording()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._actions = 0
+
+    async def run(self, progress: Callable[[float], None]) -> Recording:
+        loop = asyncio.get_running_loop()
+        self._clock = VirtualClock(loop, self._seed, self._policy.jitter)
+        self._world = World(self._scenario, self._clock, self._seed)
+        self._gateways = [self._gateway(number) for number in range(self._scenario.gateways)]
+        loads = [loop.create_task(self._load(index, load)) for index, load in enumerate(self._scenario.load)]
+        watch = loop.create_task(self._tell(progress))
+        await asyncio.gather(*loads)
+        while self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+        watch.cancel()
+        return self._recording
+
+    async def _tell(self, progress: Callable[[float], None]) -> None:
+        for step in range(100):
+            progress(step / 100)
+            await self._clock.sleep(self._scenario.seconds / 100)
+
+    def _gateway(self, number: int) -> _Gateway:
+        clock = self._clock
+        watch = _Watch(clock, number, self._recording)
+        breaker = BreakerStage(clock, watch, lambda name, value: None)
+        admission, retry = AdmissionStage(clock, watch, breaker.peek), RetryStage(clock, watch)
+        for stage in (retry, admission, breaker):
+            stage.reconfigure(self._catalog)
+        wire = _Wire(self._world, clock, watch, self._recording)
+        dispatch = Dispatch(wire, clock, watch)
+
+        async def last(call: Call) -> Outcome:
+            wire.number = call.attempt
+            return await dispatch(call)
+
+        return _Gateway(compose((DeadlineStage(clock, watch), retry, admission, breaker), last), watch)
+
+    async def _load(self, index: int, load: LoadSettings) -> None:
+        agents, tool = names(load), self._catalog.tools[load.tool]
+        method, _, target = load.request.partition(" ")
+        match = tool.match(method, target)
+        shape = _Shape(load, tool, match, method, target.encode())
+        if load.arrive == "loop":
+            lanes = [(number, name) for number, name in enumerate(agents) for _ in range(load.lanes)]
+            await asyncio.gather(*(self._agent(shape, number, name) for number, name in lanes))
+            return
+        source = source_of(self._scenario, self._seed, index)
+        for number, due in enumerate(due_times(load, self._scenario.seconds, source)):
+            if (wait_s := due - self._clock.now()) > 0:
+                await self._clock.sleep(wait_s)
+            which = number % len(agents)
+            task = asyncio.get_running_loop().create_task(self._call(shape, which, agents[which], due))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _agent(self, shape: _Shape, number: int, name: str) -> None:
+        start, end = whole(shape.load, self._scenario.seconds)
+        await self._clock.sleep(start)
+        while (now := self._clock.now()) < end:
+            await self._call(shape, number, name, now)
+            # A refusal takes no virtual time: without this an agent that never thinks would call for ever at one moment.
+            await self._clock.sleep(max(shape.load.think, 0.0005))
+
+    async def _call(self, shape: _Shape, number: int, name: str, due: float) -> None:
+        self._actions += 1
+        action = self._actions.to_bytes(8, "big")
+        for _ in range(shape.load.insists + 1):
+            outcome = await self._once(shape, number, name, action)
+            now = self._clock.now()
+            self._recording.calls.add(due, now, shape.tool.name, name, _word(outcome))
+            if isinstance(outcome, Success):
+                return
+            due = now
+
+    async def _once(self, shape: _Shape, number: int, name: str, action: bytes) -> Outcome:
+        operation, now = shape.match.operation, self._clock.now()
+        call = Call(
+            tool=shape.tool,
+            operation=operation,
+            request=Request(
+                shape.method,
+                shape.target,
+                (),
+                has_side_effects=not operation.is_read,
+                capture_answer=not operation.is_read,
+            ),
+            agent="anybody" if self._policy.anonymous else name,
+            started=now,
+            deadline=now + operation.timeouts.total,
+            action=action,
+            key=action.hex(),
+        )
+        outcome = await self._gateways[number % len(self._gateways)].handler(call)
+        if not isinstance(outcome, Rejected) and outcome.reply is not None:
+            await outcome.reply.aclose()
+        return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What a load calls."""
+
+    load: LoadSettings
+    tool: ToolSpec
+    match: Match
+    method: str
+    target: bytes
+
+
+def _word(outcome: Outcome) -> str:
+    match outcome:
+        case Success():
+            return "success"
+        case Rejected(refusal):
+            return f"refused:{refusal.code.value}"
+        case Failed(fault):
+            return f"failed:{fault.value}"
+        case InDoubt(fault):
+            return f"in_doubt:{fault.value}"

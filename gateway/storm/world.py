@@ -1,0 +1,137 @@
+"""The tools of a virtual storm: as many workers as the scenario says, one queue, and whatever goes wrong.
+
+A tool does not notice that a caller has given up: it works on the abandoned call all the same, which is what makes an
+overload sustain itself. Time and place in the queue are computed when a call arrives, so a call costs one timer.
+
+Source: Bronson et al., "Metastable Failures in Distributed Systems", HotOS 2021.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections import deque
+from collections.abc import Sequence
+
+from gateway.clock import Clock
+from gateway.core.codes import Dispatched
+from gateway.core.fault import Broken, Fault
+from gateway.core.message import BytesBody, Headers, Reply, Request
+from gateway.core.tool import ToolSpec
+from gateway.egress import Timings
+from gateway.storm.scenario import FaultSettings, Scenario, WorldSettings
+
+__all__ = ["VirtualTool", "World"]
+
+_BODY = b"{}"
+
+
+class VirtualTool:
+    """One tool. `queued` is how many calls wait for a worker."""
+
+    def __init__(self, settings: WorldSettings, faults: Sequence[FaultSettings], source: random.Random) -> None:
+        self._settings = settings
+        self._faults = faults
+        self._source = source
+        self._free = [0.0] * settings.workers
+        self._starts: deque[float] = deque()
+        self._tokens = settings.limit or 0.0
+        self._refilled = 0.0
+
+    def smear_s(self) -> float:
+        """Return how long a call is on its way."""
+        return self._settings.smear * self._source.random() if self._settings.smear else 0.0
+
+    def queued(self, now: float) -> int:
+        """Return how many calls wait for a worker at `now`."""
+        while self._starts and self._starts[0] <= now:
+            self._starts.popleft()
+        return len(self._starts)
+
+    def fault(self, now: float) -> FaultSettings | None:
+        """Return what is wrong with a call that arrives at `now`."""
+        for fault in self._faults:
+            if (
+                fault.kind != "slow"
+                and fault.start <= now < fault.end
+                and (fault.share >= 1 or self._source.random() < fault.share)
+            ):
+                return fault
+        return None
+
+    def throttled_s(self, now: float) -> float | None:
+        """Return how long a call that is over the tool's rate must wait, or None after taking a token for it."""
+        limit = self._settings.limit
+        if limit is None:
+            return None
+        self._tokens = min(limit, self._tokens + (now - self._refilled) * limit)
+        self._refilled = now
+        if self._tokens >= 1:
+            self._tokens -= 1
+            return None
+        return (1 - self._tokens) / limit
+
+    def work(self, now: float) -> float:
+        """Take a call into the queue; return when its answer is there. It is slow if the work begins in a slow time."""
+        settings = self._settings
+        start = max(now, heapq.heappop(self._free))
+        factor = max((f.factor for f in self._faults if f.kind == "slow" and f.start <= start < f.end), default=1.0)
+        spread = 1 + settings.spread * (2 * self._source.random() - 1) if settings.spread else 1.0
+        end = start + settings.service * factor * spread
+        heapq.heappush(self._free, end)
+        if start > now:
+            self._starts.append(start)
+        return end
+
+
+class World:
+    """All tools of a scenario, as a `gateway.egress.Egress`: requests that arrive are told to `arrived(tool)`."""
+
+    def __init__(self, scenario: Scenario, clock: Clock, seed: int) -> None:
+        self._scenario = scenario
+        self._clock = clock
+        self._seed = seed
+        self._tools: dict[str, VirtualTool] = {}
+
+    def tool(self, name: str) -> VirtualTool:
+        """Return a tool."""
+        known = self._tools.get(name)
+        if known is None:
+            faults = [fault for fault in self._scenario.faults if fault.tool == name]
+            source = random.Random(f"{self._seed}/{name}")  # noqa: S311 - chance in an experiment
+            settings = self._scenario.world.get(name, WorldSettings())
+            known = self._tools[name] = VirtualTool(settings, faults, source)
+        return known
+
+    async def send(self, tool: ToolSpec, request: Request, timings: Timings) -> Reply | Broken:
+        """Return the tool's answer, or how the exchange broke."""
+        world, now = self.tool(tool.name), self._clock.now()
+        patience_s = min(timings.first_byte_s, timings.total_s)
+        fault = world.fault(now)
+        kind = fault.kind if fault is not None else ""
+        if kind == "down":
+            await self._clock.sleep(0.0005)
+            return Broken(Fault.CONNECT, Dispatched.NO, "nobody listens there")
+        if kind == "hang":
+            await self._clock.sleep(patience_s)
+            return Broken(Fault.TIMEOUT, Dispatched.YES, f"it did not answer in {patience_s:g} s")
+        asked_s = world.throttled_s(now)
+        if asked_s is not None:
+            await self._clock.sleep(0.001)
+            return _reply(429, ((b"retry-after-ms", b"%d" % max(1, math.ceil(asked_s * 1000))),))
+        end = world.work(now)
+        if end - now > patience_s:
+            await self._clock.sleep(patience_s)
+            return Broken(Fault.TIMEOUT, Dispatched.YES, f"it did not answer in {patience_s:g} s")
+        await self._clock.sleep(end - now)
+        if kind == "reset":
+            return Broken(Fault.RESET, Dispatched.YES, "it broke off")
+        return _reply(500 if kind == "error" else 200)
+
+    async def close(self) -> None:
+        """Nothing to give back."""
+
+
+def _reply(status: int, headers: Headers = ()) -> Reply:
+    return Reply(status, b"", headers, BytesBody(_BODY))

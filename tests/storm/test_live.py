@@ -1,0 +1,96 @@
+"""The live engine: a storm of six seconds on real sockets and processes, and the same one in virtual time beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.core.retry import RetrySettings
+from gateway.storm.generator import Alone
+from gateway.storm.live import live_engine
+from gateway.storm.runner import run_storm
+from gateway.storm.scenario import PolicySettings, Scenario, load
+from tests.commands.test_storm import storm
+from tests.origin import Answer, Origin
+
+SHORT = """
+name: short
+title: A tool fails for a second and a half
+seconds: 6s
+manifest: |
+  version: 1
+  domains: {saas: {concurrency: 32, queue: 32, timeouts: {connect: 500ms, first_byte: 1s, total: 4s}}}
+  tools:
+    index:
+      upstream: http://127.0.0.1:9
+      domain: saas
+      breaker: {consecutive: 3, cooldown: 300ms, max_cooldown: 600ms}
+      retry: {attempts: 3, base: 50ms, cap: 500ms}
+      operations: {item: {match: GET /items, tier: read}}
+world: {index: {workers: 16, service: 5ms}}
+load: [{tool: index, arrive: steady, rate: 60, agents: 8}]
+faults: [{tool: index, kind: KIND, start: 1s, end: 2.5s}]
+compare: [naive, no_jitter]
+plots: [flow]
+"""
+
+
+def scenario(tmp_path: Path, kind: str) -> Scenario:
+    path = tmp_path / "short.yaml"
+    path.write_text(SHORT.replace("KIND", kind))
+    return load(str(path))
+
+
+def test_both_engines_tell_the_same_story_of_one_scenario(tmp_path: Path) -> None:
+    """What differs is explained: real time adds the gateway's own work, and moves of the breaker are looked at, not told."""
+    storm_of = scenario(tmp_path, "reset")
+    virtual = run_storm(storm_of)
+    live = run_storm(storm_of, engine_name="live", **live_engine())
+    assert live.skipped == {"no_jitter": "a real gateway always has jitter and knows its agents"}
+    for policy in ("seawall", "naive"):
+        ours, theirs = live.figures[policy], virtual.figures[policy]
+        assert ours["calls"] == theirs["calls"]
+        assert ours["goodput_share"] == pytest.approx(theirs["goodput_share"], abs=0.15)
+        assert ours["calls_skipped"] == 0
+    assert live.figures["seawall"]["during"]["attempts"] <= virtual.figures["seawall"]["during"]["attempts"] + 15
+    assert live.figures["naive"]["during"]["amplification"] == pytest.approx(4, abs=0.4)
+    assert live.figures["seawall"]["opens"] >= 1
+    assert live.figures["seawall"]["recovery_s"] <= 0.6 + 1.0
+
+
+async def test_a_gateway_that_runs_already_is_stormed_from_outside(tmp_path: Path) -> None:
+    """`--against`: here a tool of ours stands where somebody's gateway would."""
+    path = tmp_path / "short.yaml"
+    path.write_text(
+        SHORT.replace("KIND", "reset").replace("seconds: 6s", "seconds: 1s").replace("1s, end: 2.5s", "0s, end: 1ms")
+    )
+    async with Origin() as origin:
+        origin.default = Answer(200, b"{}")
+        result = await _in_thread(
+            "run", str(path), "--against", f"http://127.0.0.1:{origin.port}", "--min-goodput", "0.99"
+        )
+        assert result.exit_code == 0, result.output
+        assert "left out  naive" in result.output
+        assert all(request.target.startswith(b"/index/items?call=") for request in origin.requests)
+
+
+async def _in_thread(*arguments: str):  # type: ignore[no-untyped-def]
+    import asyncio
+
+    return await asyncio.to_thread(storm, *arguments)
+
+
+def test_a_client_alone_waits_as_its_policy_says() -> None:
+    retry = RetrySettings(base=0.1, cap=0.3)
+    assert [Alone(retry, "none", 1, 1).wait_s(attempt, 0.5) for attempt in (1, 2, 3)] == pytest.approx([0.1, 0.2, 0.3])
+    assert Alone(retry, "zero", 1, 1).wait_s(3, 0.5) == 0
+    assert Alone(retry, "full", 1, 1).wait_s(1, 0.5) == pytest.approx(0.05)
+
+
+def test_a_policy_that_only_lacks_a_part_needs_a_gateway() -> None:
+    can_run = live_engine()["can_run"]
+    assert can_run(PolicySettings(without=("budget",))) is None
+    assert can_run(PolicySettings(jitter="none")) is not None
+    assert can_run(PolicySettings(jitter="none", without=("breaker", "budget", "bulkhead"))) is None
+    assert "runs already" in live_engine("http://127.0.0.1:1")["can_run"](PolicySettings(without=("budget",)))
