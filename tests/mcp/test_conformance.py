@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.gateway.harness import serving
-from tests.mcp.rig import EVERYTHING, NPM
+from tests.mcp.rig import EVERYTHING, NPM, ROOT
 
 SUITE = NPM / "@modelcontextprotocol/conformance/dist/index.js"
 LINE = re.compile(r"^[✓✗] ([a-z0-9-]+): (\d+) passed, (\d+) failed", re.MULTILINE)
@@ -47,3 +49,23 @@ tools:
         piped = await checks(f"{on.gateway.listen}/seawall/mcp/pipes")
         assert {name for name, (_, failed) in piped.items() if failed} == set()
         assert piped.keys() == direct.keys()
+
+
+@pytest.mark.parametrize("scenario", ["initialize", "tools_call", "sse-retry", "elicitation-sep1034-client-defaults"])
+async def test_towards_a_server_the_gateway_is_a_conforming_client(scenario: str) -> None:
+    """The suite plays the server; what reaches it has come through us."""
+    command = [str(NPM / "node/bin/node"), str(SUITE), "client", "--scenario", scenario, "--timeout", "40000"]
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        "--command",
+        f"{sys.executable} -W ignore -m tests.mcp.through",
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    async with asyncio.timeout(55):
+        out, _ = await process.communicate()
+    text = out.decode()
+    assert process.returncode == 0, text[-3000:]
+    assert re.search(r"Passed: (\d+)/\1, 0 failed", text), text[-3000:]
