@@ -36,12 +36,12 @@ dist: $(STAMP) ## Build wheel and sdist; the same sources give the same bytes
 	rm -rf dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build -t wheel -t sdist
 
-clients: $(CLIENTS) ## Install the clients and servers of other people that tests/mcp drives (needs npm)
+clients: $(CLIENTS) ## Install the clients and servers of other people that tests/mcp drives
 
-$(CLIENTS): tests/mcp/environments/langgraph.txt tests/mcp/npm/package-lock.json
+$(CLIENTS): $(STAMP) tests/mcp/environments/langgraph.txt tests/mcp/npm/package-lock.json
 	$(PYTHON) -m venv --clear .clients/langgraph
 	.clients/langgraph/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/mcp/environments/langgraph.txt
-	npm ci --silent --prefix tests/mcp/npm
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/npm ci --silent --no-fund --no-audit --prefix tests/mcp/npm
 	@touch $(CLIENTS)
 
 check: $(STAMP) ## Lint, types, import contracts, generated files fresh
