@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,23 +24,30 @@ from gateway.config.source import ManifestSource, diff
 from gateway.config.tokens import TokenFile, TokenFileError
 from gateway.config.watch import changes
 from gateway.core.authority import Authority as HostAuthority
+from gateway.core.forwarding import via
 from gateway.core.server import Address, JournalBackend, ServerSettings
 from gateway.core.tokens import Tokens
 from gateway.core.tool import Catalog
 from gateway.egress import Egress
 from gateway.egress.client import ClientEgress
 from gateway.egress.direct import DirectEgress
+from gateway.egress.mcp import McpEgress
 from gateway.egress.spool import Spool
 from gateway.ingress.caller import Door
 from gateway.ingress.control import Control, control_app, health_app
 from gateway.ingress.forward import Forward
 from gateway.ingress.guard import guard
 from gateway.ingress.http import HttpFront
+from gateway.ingress.mcp import McpFront
+from gateway.ingress.mcp_listing import Listings
+from gateway.ingress.mcp_pipes import StdioFront
+from gateway.ingress.mcp_service import McpService
 from gateway.ingress.proxy import Proxy, ProxyLimits, refuse_request
 from gateway.ingress.runs import Runs
 from gateway.ingress.tunnel import TunnelDoor
 from gateway.ingress.unix import bind_unix
 from gateway.journal import Journal, JournalStats
+from gateway.journal.committer import CommitterSettings
 from gateway.journal.memory import MemoryJournal
 from gateway.journal.sqlite import SqliteJournal
 from gateway.journal.trajectories import Trajectories
@@ -59,6 +67,7 @@ from gateway.stages.telemetry import TelemetryStage
 from gateway.telemetry import DomainUse, Statistics, Telemetry
 from gateway.workers.janitor import Janitor
 from gateway.workers.keeper import Keeper
+from gateway.workers.restart import recover
 from gateway.workers.settler import SettlePatience, Settler
 from gateway.workers.unwinder import Patience, Unwinder
 
@@ -139,14 +148,15 @@ class Gateway:
         self._catalog = await asyncio.to_thread(self._source.load)
         self._token_file = self._read_tokens()
         self._authority = self._load_authority()
-        self._build(salt)
+        self._build(salt, await self._journal.meta("mcp_key", bytes.fromhex(self._clock.token() + self._clock.token())))
         self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
+        await self._listings.load()
         self._stages.recovery.restore(await self._journal.recall(REPAIRS))
         self._in_force(self._catalog)
         await self._serve_control()
-        runs = await self._trajectories.recover()
+        runs = await recover(self._trajectories, self._catalog)
         self._unwinder.run_once()
-        _log.info("recovered", extra={"event": "recovered", "open_runs": len(runs)})
+        _log.info("recovered", extra={"event": "recovered", "open_runs": {kind.value: n for kind, n in runs.items()}})
         await self._serve_agents()
         self._spawn(self._janitor.run(), "janitor")
         self._spawn(self._settler.run(), "settler")
@@ -169,6 +179,7 @@ class Gateway:
             on_commit=self._telemetry.journal_committed,
             keys=settings.keys,
             checkpoint=settings.checkpoint,
+            settings=CommitterSettings(patience_s=settings.patience),
         )
         self._keeper = Keeper(
             journal,
@@ -228,14 +239,16 @@ class Gateway:
             except TokenFileError as error:
                 _log.error("the tokens in force stay so", extra={"event": "tokens", "problem": str(error)})
 
-    def _build(self, salt: bytes) -> None:
+    def _build(self, salt: bytes, mcp_key: bytes) -> None:
         settings, clock, telemetry, journal = self.settings, self._clock, self._telemetry, self._journal
         limits = settings.limits
+        pseudonym = b"seawall-" + blake2b(salt, digest_size=6).hexdigest().encode()
         self._spool = Spool(Path(settings.data) / "spool", memory_limit=limits.memory)
         self._exit.callback(self._spool.close)
         # The stock client instrumentation can only see aiohttp's own client.
         backend = ClientEgress if settings.telemetry.auto_instrument else DirectEgress
-        self._egress: Egress = backend(self._spool, answer_limit=limits.answer)
+        http: Egress = backend(self._spool, answer_limit=limits.answer)
+        self._egress = McpEgress(http, clock)
         self._exit.push_async_callback(self._egress.close)
         self._trajectories = Trajectories(
             journal, clock, telemetry, salt=salt, implicit_steps=settings.runs.implicit_steps
@@ -252,7 +265,7 @@ class Gateway:
             admission=AdmissionStage(clock, telemetry, breaker.peek),
             breaker=breaker,
             journal=JournalStage(self._trajectories, clock, telemetry),
-            dispatch=Dispatch(self._egress, clock, telemetry),
+            dispatch=Dispatch(self._egress, clock, telemetry, (via(pseudonym),)),
         )
         pipeline = self._stages.pipeline()
         self._settler = Settler(
@@ -289,8 +302,21 @@ class Gateway:
             clock,
             telemetry,
             ProxyLimits(body_memory=limits.memory, body_max=limits.body, in_flight=limits.in_flight),
+            pseudonym,
             self._forward,
         )
+        self._listings = Listings(self.catalog, self._egress, journal, clock)
+        service = McpService(self.catalog, self._egress, self._proxy.run, self._listings, self._trajectories, clock)
+        self._mcp = self._proxy.mcp = McpFront(
+            service,
+            self._spool,
+            clock,
+            mcp_key,
+            body_max=limits.body,
+            sessions_max=limits.mcp_sessions,
+            is_local=lambda: settings.listen_address.is_local,
+        )
+        self._exit.push_async_callback(self._mcp.close)
         telemetry.observe(self._statistics)
 
     async def _serve_control(self) -> None:
@@ -299,6 +325,7 @@ class Gateway:
             journal=self._journal,
             metrics=self._telemetry.render,
             readiness=self._readiness,
+            listings=self._listings,
             statistics={
                 "breakers": self._stages.breaker.statistics,
                 "domains": self._stages.admission.statistics,
@@ -368,6 +395,7 @@ class Gateway:
         self.reload_problem = None
         self._catalog = self._proxy.catalog = catalog
         self._in_force(catalog)
+        await self._egress.keep_only(catalog.tools)
         _log.info("reloaded", extra={"event": "reload", "change": str(change)})
         return True
 
@@ -381,6 +409,12 @@ class Gateway:
     async def _watch(self) -> None:
         async for _ in changes(self._source, asyncio.Event()):
             await self.reload()
+
+    async def serve_pipes(
+        self, tool: str, reader: asyncio.StreamReader, write: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        """Serve one MCP server to one client over pipes, until the client closes its own."""
+        await StdioFront(self._mcp, self._catalog.tools[tool], self._clock.token()).serve(reader, write)
 
     # --- figures
 
@@ -436,6 +470,7 @@ class Gateway:
             "open_trajectories": len(self._trajectories),
             **self._proxy.statistics(),
             **self._tunnels.statistics(),
+            **self._mcp.statistics(),
             **self._unwinder.statistics(),
             **self._settler.statistics(),
             "manifest_digest": self._catalog.digest,
@@ -500,4 +535,7 @@ def _number(pool: Mapping[str, object], name: str) -> int:
 
 
 def _secrets(catalog: Catalog) -> list[str | bytes]:
-    return [tool.credential[1] for tool in catalog.tools.values() if tool.credential is not None]
+    found: list[str | bytes] = [tool.credential[1] for tool in catalog.tools.values() if tool.credential is not None]
+    for tool in catalog.tools.values():
+        found += [value for _, value in tool.mcp.environment if len(value) >= 8] if tool.mcp is not None else []
+    return found

@@ -19,6 +19,8 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "catalog": ("gateway.commands.catalog:catalog", "Draft manifests from OpenAPI documents."),
     "token": ("gateway.commands.token:token", "Issue, list and revoke tokens."),
     "ca": ("gateway.commands.ca:ca", "Make and show the authority under which HTTPS to the tools is read."),
+    "tools": ("gateway.commands.tools:tools", "See and accept changed definitions of MCP tools."),
+    "wrap": ("gateway.commands.wrap:wrap", "Put the gateway around one stdio MCP server, stdio in and out."),
     "journal": ("gateway.commands.journal:journal", "Look at a journal: figures, seal, copies, retention."),
     "key": ("gateway.commands.key:key", "See and rotate the keys that seal the journal."),
     "inject": ("gateway.commands.inject:inject", "Put the sidecar into Kubernetes workloads."),

@@ -36,7 +36,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from gateway.core.framing import Framing, frame_answer
 from gateway.core.headers import field_lines
 from gateway.core.message import Body, BytesBody, Headers
-from gateway.ingress.connection import AgentConnection, Limits
+from gateway.ingress.connection import HEAD_BYTES, AgentConnection, HeadTooLarge, Limits
 from gateway.ingress.request import IncomingRequest, UploadBroken
 from gateway.ingress.unix import bind_unix
 from gateway.ingress.writer import ResponseWriter, write_body
@@ -354,6 +354,8 @@ class HttpFront:
             if error.args[1] == self.limits.line_bytes:
                 return self._closing(414, f"The request line is longer than {self.limits.line_bytes} bytes.")
             return self._closing(431, f"A header field is longer than {self.limits.field_bytes} bytes.")
+        if isinstance(error, HeadTooLarge):
+            return self._closing(431, f"The request's head is longer than {HEAD_BYTES} bytes.")
         if isinstance(error, HttpProcessingError) and "too many headers" in error.message.lower():
             return self._closing(431, f"There are more than {self.limits.fields} header fields.")
         return self._closing(400, "The request is not well-formed HTTP/1.1.")

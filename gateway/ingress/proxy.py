@@ -21,6 +21,7 @@ from gateway.clock import Clock
 from gateway.core.call import Call, Handler
 from gateway.core.canonical import digests
 from gateway.core.codes import Code
+from gateway.core.forwarding import unfit
 from gateway.core.headers import protected_option
 from gateway.core.manifest import Tier
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request
@@ -40,6 +41,7 @@ __all__ = ["Proxy", "ProxyLimits", "refuse", "refuse_request"]
 _NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _KEY = re.compile(rb'"?[\x21\x23-\x5b\x5d-\x7e]{1,255}"?')
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_MCP = re.compile(rb"/seawall/mcp(?:[/?]|\Z)")
 _NO_TRACE = b"0" * 32
 _NEVER_PASSED = frozenset({"TRACE", "CONNECT"})
 """TRACE would echo credentials (RFC 9110 section 9.3.8); CONNECT opens a tunnel and belongs to the forward proxy."""
@@ -74,9 +76,11 @@ class Proxy:
         clock: Clock,
         telemetry: Telemetry,
         limits: ProxyLimits,
+        pseudonym: bytes = b"seawall",
         forward: Forward | None = None,
     ) -> None:
-        """`forward`: how targets in a proxy's forms are understood; without one they are refused."""
+        """`pseudonym` is what this gateway calls itself in Via, so that it knows a request that comes round. `forward`:
+        how targets in a proxy's forms are understood; without one they are refused."""
         self._forward = forward
         self.catalog = catalog
         self.is_admitting = True
@@ -87,7 +91,9 @@ class Proxy:
         self._clock = clock
         self._telemetry = telemetry
         self._limits = limits
+        self._pseudonym = pseudonym
         self._in_flight = 0
+        self.mcp: Callable[[IncomingRequest], Awaitable[OutgoingResponse]] | None = None
         self._writes: set[asyncio.Task[Any]] = set()
 
     async def __call__(self, request: IncomingRequest) -> OutgoingResponse:
@@ -97,7 +103,22 @@ class Proxy:
                 return await self._tunnel(request, self._forward)
             self._forward.localise(request)
         if request.target.startswith((b"/seawall/", b"/seawall?")) or request.target == b"/seawall":
+            if self.mcp is not None and _MCP.match(request.target):
+                return await self.mcp(request)
             return await self._runs(request)
+        passed = request.field(b"via")
+        if passed is not None:
+            passed = b", ".join([value for name, value in request.headers if name.lower() == b"via"])
+        wrong = unfit(
+            request.target,
+            upgrade=request.field(b"upgrade"),
+            passed=passed,
+            pseudonym=self._pseudonym,
+            takes_urls=self._forward is not None,
+        )
+        if wrong is not None and request.method not in _NEVER_PASSED:
+            self._telemetry.refused("other", Code.INVALID_ARGUMENTS)
+            return refuse_request(*wrong)
         if not self.is_admitting or self._in_flight >= self._limits.in_flight:
             return self._refused("other", self._busy())
         self._in_flight += 1
@@ -147,6 +168,13 @@ class Proxy:
         if isinstance(found, Refusal):
             return found
         tool, rest = found
+        if tool.mcp is not None:
+            where = f"/seawall/mcp/{tool.name}"
+            return Refusal(
+                code=Code.INVALID_ARGUMENTS,
+                dependency=tool.name,
+                detail=f"{tool.name} is an MCP server: it is served at {where} (and with all others at /seawall/mcp).",
+            )
         try:
             match = tool.match(request.method, rest.decode("ascii"))
         except AmbiguousPath as error:
@@ -165,6 +193,9 @@ class Proxy:
         named = self._run_name(request, caller)
         if isinstance(named, Refusal):
             return named
+        stage = request.field(b"seawall-stage") or b""
+        if stage and not _NAME.fullmatch(stage):
+            return _bad_header("Seawall-Stage", "1 to 128 letters, digits and . _ : -, the first a letter or digit")
         key = self._caller_key(request, tool)
         if isinstance(key, Refusal):
             return key
@@ -188,6 +219,7 @@ class Proxy:
             is_run_named=named[1],
             params=match.params,
             caller_key=key,
+            stage=stage.decode("ascii"),
         )
         return tool, match, call
 
@@ -257,6 +289,16 @@ class Proxy:
         return None
 
     # --- running it
+
+    async def run(self, call: Call) -> Outcome:
+        """Take a call that another entrance has made down the pipeline, under the same bounds and the same care."""
+        if not self.is_admitting or self._in_flight >= self._limits.in_flight:
+            return Rejected(self._busy())
+        self._in_flight += 1
+        try:
+            return await (self._pipeline(call) if call.operation.is_read else self._shielded(call))
+        finally:
+            self._in_flight -= 1
 
     async def _undisturbed(self, request: IncomingRequest, call: Call) -> Outcome:
         """Run a write in the front's own task, which goes on without the agent once the intent is on its way."""

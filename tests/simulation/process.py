@@ -26,6 +26,7 @@ from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
 from gateway.stages.idempotency import IdempotencyStage
 from gateway.stages.journal import JournalStage
+from gateway.stages.recovery import RecoveryStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
 from gateway.stages.settle import Settle
@@ -100,6 +101,7 @@ class Process:
         probers = {"http": HttpProbe(catalog, clock)}
         stages = Stages(
             telemetry=TelemetryStage(clock, telemetry),
+            recovery=RecoveryStage(self.trajectories, clock, telemetry, journal.remember),
             idempotency=IdempotencyStage(self.trajectories, journal, clock),
             saga=SagaStage(self.trajectories, journal, telemetry),
             deadline=DeadlineStage(clock, telemetry),
