@@ -15,7 +15,10 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("gateway.commands.check:check", "Say everything that is wrong with a manifest."),
     "explain": ("gateway.commands.explain:explain", "Say which operation a call is, its tier and why."),
     "schema": ("gateway.commands.schema:schema", "Print the JSON Schema of the manifest, for editors."),
-    "trajectories": ("gateway.commands.trajectories:trajectories", "See runs; undo one."),
+    "trajectories": ("gateway.commands.trajectories:trajectories", "See runs; undo, freeze, release or close one."),
+    "approvals": ("gateway.commands.approvals:approvals", "See which calls wait for people; decide."),
+    "incidents": ("gateway.commands.incidents:incidents", "See frozen runs and what they need; resolve them."),
+    "step": ("gateway.commands.step:step", "Say what you found out about a step."),
     "journal": ("gateway.commands.journal:journal", "Look at a journal: figures, seal, copies, retention."),
     "key": ("gateway.commands.key:key", "See and rotate the keys that seal the journal."),
     "inject": ("gateway.commands.inject:inject", "Put the sidecar into Kubernetes workloads."),
@@ -23,7 +26,6 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "webhook": ("gateway.commands.webhook:webhook", "Put the sidecar into pods as they are created."),
     "health": ("gateway.commands.health:health", "Ask a gateway whether it is well."),
     "storm": ("gateway.commands.storm:storm", "Put tools and policies under stress, and measure what holds."),
-    "journal": ("gateway.commands.journal:journal", "Look at a journal."),
 }
 
 
