@@ -78,9 +78,11 @@ def outcome_records(
     match record:
         case StepFailed(fault=fault) if fault != Fault.CLIENT_ERROR.value:
             return [_deferred(record)]
-        case StepFailed() if is_ours:
+        case StepFailed() if is_ours and state.phase is not Phase.FROZEN:
             return [_deferred(record), stalled(step, f"{step.tool} refused it for good: {record.detail}")]
-        case StepCommitted(bad=bad) if is_ours and bad is not None:
+        case StepFailed() if is_ours:
+            return [_deferred(record)]
+        case StepCommitted(bad=bad) if is_ours and bad is not None and state.phase is not Phase.FROZEN:
             return [record, stalled(step, f"{step.tool} answered, but {bad}")]
     return [record]
 

@@ -603,8 +603,9 @@ def _void_approvals(state: Trajectory) -> None:
 
 def _frozen(state: Trajectory, record: TrajectoryFrozen, at: int) -> None:
     _expect(state, record, not state.is_over)
-    if state.phase is not Phase.FROZEN:
-        state.resume = state.phase
+    if state.phase is Phase.FROZEN:
+        return  # the first incident stands until a person has decided
+    state.resume = state.phase
     state.phase, state.incident, state.reason = Phase.FROZEN, record.incident, record.detail
     position = state.version + 1
     incident = Incident(f"{state.id}~{position}", record.incident, position, at, record.detail, record.step, record.by)
