@@ -19,6 +19,8 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "approvals": ("gateway.commands.approvals:approvals", "See which calls wait for people; decide."),
     "incidents": ("gateway.commands.incidents:incidents", "See frozen runs and what they need; resolve them."),
     "step": ("gateway.commands.step:step", "Say what you found out about a step."),
+    "tools": ("gateway.commands.tools:tools", "See and accept changed definitions of MCP tools."),
+    "wrap": ("gateway.commands.wrap:wrap", "Put the gateway around one stdio MCP server, stdio in and out."),
     "journal": ("gateway.commands.journal:journal", "Look at a journal: figures, seal, copies, retention."),
     "key": ("gateway.commands.key:key", "See and rotate the keys that seal the journal."),
     "inject": ("gateway.commands.inject:inject", "Put the sidecar into Kubernetes workloads."),
