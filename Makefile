@@ -61,4 +61,4 @@ lock: ## Resolve the lock files again (needs uv): the project's, and of those ve
 	echo 'hatchling>=1.27' | $(LOCK) - -c requirements.lock -o docker/build.lock
 
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis var
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis var var.keys var.checkpoint
