@@ -23,10 +23,15 @@ from aiohttp.streams import StreamReader
 from gateway.clock import Alarm
 from gateway.ingress.request import READ_BYTES, IncomingRequest, UploadBroken
 
-__all__ = ["AgentConnection", "Limits", "Server"]
+__all__ = ["AgentConnection", "HeadTooLarge", "Limits", "Server"]
 
 PIPELINED = 32
 LINGER_S = 5.0
+HEAD_BYTES = 1 << 16
+
+
+class HeadTooLarge(Exception):
+    """A head that does not end within `HEAD_BYTES`."""
 
 
 class Limits:
@@ -61,6 +66,7 @@ class AgentConnection(BaseProtocol):
 
     __slots__ = (
         "_alarm",
+        "_head_bytes",
         "_incoming",
         "_is_closing",
         "_is_deaf",
@@ -69,6 +75,7 @@ class AgentConnection(BaseProtocol):
         "_request",
         "_server",
         "_task",
+        "_unconsumed",
         "peer",
     )
 
@@ -95,6 +102,8 @@ class AgentConnection(BaseProtocol):
         self._left_over: StreamReader | None = None
         self._is_deaf = False
         self._is_closing = False
+        self._head_bytes = 0
+        self._unconsumed = 0
         self.peer = ""
 
     @property
@@ -129,13 +138,15 @@ class AgentConnection(BaseProtocol):
                 parser.set_upgraded(False)
                 messages, is_upgrade, tail = parser.feed_data(tail)
                 self._enqueue(messages)
+            if not messages and data:
+                self._count_head(len(data))
         except Exception as error:
             self._garbled(error)
         if self._left_over is not None:
             self._throw_away()
         elif self._task is None and self._queue:
             self._next()
-        if len(self._queue) >= PIPELINED and not self._buffer_paused:
+        if self._unconsumed >= PIPELINED and not self._buffer_paused:
             self._pause_reading_for_buffer()
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -195,8 +206,18 @@ class AgentConnection(BaseProtocol):
 
     def _enqueue(self, messages: Sequence[tuple[RawRequestMessage, StreamReader]]) -> None:
         if messages:
+            self._head_bytes = 0
+            self._unconsumed += len(messages)
             self._queue.extend(messages)
             self._incoming = messages[-1][1]
+
+    def _count_head(self, size: int) -> None:
+        """Bound a head as a whole: the parser only knows lines and fields."""
+        incoming = self._incoming
+        if incoming is None or incoming.is_eof():
+            self._head_bytes += size
+            if self._head_bytes > HEAD_BYTES:
+                raise HeadTooLarge
 
     def _garbled(self, error: Exception) -> None:
         """What came is no request, or no body: nothing after it can be read."""
@@ -219,12 +240,14 @@ class AgentConnection(BaseProtocol):
             self._task = self._loop.create_task(self._refuse(item))
             return
         self._task = self._loop.create_task(self._serve(*item))
+        was_full = self._unconsumed >= PIPELINED
+        self._unconsumed -= 1
         if self._parser is not None:
             self._parser.message_consumed()
-        if self._buffer_paused:
-            self.data_received(b"")
-            if len(self._queue) < PIPELINED:
-                self._resume_reading_for_buffer()
+            if was_full:  # the parser stopped in the middle of what it has
+                self.data_received(b"")
+        if self._buffer_paused and self._unconsumed < PIPELINED:
+            self._resume_reading_for_buffer()
 
     async def _serve(self, message: RawRequestMessage, content: StreamReader) -> None:
         is_kept = False

@@ -18,8 +18,12 @@ connection by the read buffer plus the transport's write buffer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import re
+import socket
+import stat
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -32,7 +36,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from gateway.core.framing import Framing, frame_answer
 from gateway.core.headers import field_lines
 from gateway.core.message import Body, BytesBody, Headers
-from gateway.ingress.connection import AgentConnection, Limits
+from gateway.ingress.connection import HEAD_BYTES, AgentConnection, HeadTooLarge, Limits
 from gateway.ingress.request import IncomingRequest, UploadBroken
 from gateway.ingress.writer import ResponseWriter, write_body
 
@@ -120,6 +124,22 @@ class HttpFront:
         """Listen on TCP and return the port; 0 takes a free one."""
         self._listener = await self._loop.create_server(self._accepted, host, port, backlog=1024)
         return int(self._listener.sockets[0].getsockname()[1])
+
+    async def listen_at(self, path: str) -> None:
+        """Listen on a Unix socket, which only the user of this process may connect to; one that is left over is replaced."""
+        listener = socket.socket(socket.AF_UNIX)
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISSOCK(os.stat(path).st_mode):
+                os.unlink(path)
+        before = os.umask(0o177)
+        try:
+            listener.bind(path)
+        except OSError:
+            listener.close()
+            raise
+        finally:
+            os.umask(before)
+        self._listener = await self._loop.create_unix_server(self._accepted, sock=listener, backlog=1024)
 
     @property
     def in_flight(self) -> int:
@@ -297,6 +317,8 @@ class HttpFront:
             if error.args[1] == self.limits.line_bytes:
                 return self._closing(414, f"The request line is longer than {self.limits.line_bytes} bytes.")
             return self._closing(431, f"A header field is longer than {self.limits.field_bytes} bytes.")
+        if isinstance(error, HeadTooLarge):
+            return self._closing(431, f"The request's head is longer than {HEAD_BYTES} bytes.")
         if isinstance(error, HttpProcessingError) and "too many headers" in error.message.lower():
             return self._closing(431, f"There are more than {self.limits.fields} header fields.")
         return self._closing(400, "The request is not well-formed HTTP/1.1.")

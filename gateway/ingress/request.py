@@ -101,6 +101,7 @@ class IncomingRequest:
             raise TooLarge(max_bytes)
         content = self._content
         if content.is_eof() and content.exception() is None and content.total_bytes <= READ_BYTES:
+            self._was_continued = True  # all of it is here: nobody waits to be told to go on
             data = content.read_nowait()
             if len(data) > max_bytes:
                 raise TooLarge(max_bytes)

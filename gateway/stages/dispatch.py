@@ -19,7 +19,9 @@ __all__ = ["Dispatch"]
 class Dispatch:
     """The end of the pipeline: one attempt at the tool."""
 
-    def __init__(self, egress: Egress, clock: Clock, telemetry: Telemetry) -> None:
+    def __init__(self, egress: Egress, clock: Clock, telemetry: Telemetry, marks: Headers = ()) -> None:
+        """`marks` are put on every request, so that it can be seen to have come through here."""
+        self._marks = marks
         self._egress = egress
         self._clock = clock
         self._telemetry = telemetry
@@ -51,10 +53,11 @@ class Dispatch:
 
     def _request(self, call: Call) -> Request:
         request = call.request
-        headers = outgoing(call)
+        headers = (*outgoing(call), *self._marks)
         if not call.operation.is_read or call.lane is Lane.COMPENSATION:
             headers = self._for_writes(call, headers)
-        return replace(request, headers=headers)
+        exchange = call.trajectory if request.exchange is None else request.exchange
+        return replace(request, headers=headers, exchange=exchange)
 
     def _for_writes(self, call: Call, headers: Headers) -> Headers:
         keys, ours = call.tool.idempotency, dict[bytes, tuple[bytes, bytes]]()

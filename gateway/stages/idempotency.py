@@ -212,6 +212,8 @@ class IdempotencyStage:
                 record = decode(entry.kind, entry.data)
                 if isinstance(record, StepCommitted) and record.step == number:
                     return record
+        if run.is_lost:
+            raise JournalUnavailable(f"run {run.state.id} has to be read again after a failed write")
         raise JournalCorrupt(f"run {run.state.id} has no record of the outcome of step {number}")
 
     def statistics(self) -> dict[str, int]:

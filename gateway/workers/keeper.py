@@ -1,7 +1,7 @@
 """Looks after a sealed journal: tells checkpoints, follows the key ring, prunes what is past its retention.
 
-A checkpoint goes to a file beside the key ring and, as one log line, to wherever logs go: somebody who cuts off the end of
-the journal would have to reach there too. Pruning is one bounded batch a pass, so commits wait for milliseconds at most.
+A checkpoint goes to a file beside the data folder and, as one log line, to wherever logs go: somebody who cuts off the end
+of the journal would have to reach there too. Pruning is one bounded batch a pass, so commits wait for milliseconds at most.
 """
 
 from __future__ import annotations
