@@ -23,7 +23,6 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "webhook": ("gateway.commands.webhook:webhook", "Put the sidecar into pods as they are created."),
     "health": ("gateway.commands.health:health", "Ask a gateway whether it is well."),
     "storm": ("gateway.commands.storm:storm", "Put tools and policies under stress, and measure what holds."),
-    "journal": ("gateway.commands.journal:journal", "Look at a journal."),
 }
 
 
