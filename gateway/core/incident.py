@@ -188,7 +188,7 @@ def _leaks(state: Trajectory, at: int) -> list[dict[str, object]]:
     leaks: list[dict[str, object]] = []
     for step in state.steps.values():
         is_there = step.state in (StepState.COMMITTED, StepState.COMPENSATING, StepState.COMPENSATION_FAILED)
-        if step.leak is None or not is_there:
+        if not step.leak or not is_there:
             continue
         what, amount, per_s, currency = step.leak
         spent = amount * max(0, at - step.committed_at) / 1000 / per_s

@@ -631,6 +631,10 @@ _STRUCTURE = frozenset(
         "outcome",
         "on_abandon",
         "occurrence",
+        "approval",
+        "verdict",
+        "to",
+        "sink",
     }
 )
 """Text that a fold needs and that names nobody: kept when payloads are erased."""

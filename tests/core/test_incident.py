@@ -8,7 +8,30 @@ from gateway.core.codes import Code
 from gateway.core.incident import acknowledge, close, freeze, incident_view, release, resolve_step
 from gateway.core.manifest import Tier, TimeoutSettings
 from gateway.core.outcome import Refusal
-from gateway.core.records import NoticesDelivered, Record, RecordedReply, StepCommitted, StepInDoubt, TrajectoryClosed
+from gateway.core.records import (
+    ApprovalDecided,
+    ApprovalRequested,
+    GatePassed,
+    IncidentAcknowledged,
+    NoticesDelivered,
+    Record,
+    RecordedReply,
+    RecordedRequest,
+    StepCommitted,
+    StepDeferred,
+    StepInDoubt,
+    StepIntended,
+    StepReleased,
+    StepResolved,
+    StepStaged,
+    TrajectoryClosed,
+    TrajectoryFrozen,
+    TrajectoryOpened,
+    TrajectoryReleased,
+    decode,
+    encode,
+    redacted,
+)
 from gateway.core.saga import Abort, Begin, IntendCompensation, Open, RefuseCompensation, decide, next_undo
 from gateway.core.tool import BoundRequest, Operation
 from gateway.core.trajectory import IllegalRecord, Phase, StepState, Trajectory, evolve
@@ -160,3 +183,45 @@ def test_a_journal_that_closes_a_run_which_is_not_frozen_contradicts_itself() ->
     record: Record = TrajectoryClosed(principal="ann", reason="x")
     with pytest.raises(IllegalRecord):
         evolve(run.state, record, 0)
+
+
+def test_a_run_whose_payloads_were_erased_folds_to_the_same_states() -> None:
+    """Erasing takes what was said and asked, never where the run stands."""
+    records: list[Record] = [
+        TrajectoryOpened(agent="bot"),
+        ApprovalRequested(approval="r1~2", agent="bot", tool="pay", operation="payout", tier="pivot", action="aa",
+                          fingerprint="aa", origin="http://pay", method="POST", target="/p", required=1, expires_at=9,
+                          valid_ms=9, body="secret", approvers=["ann"]),
+        ApprovalDecided(approval="r1~2", principal="ann", verdict="approve", reason="private", use_until=9),
+        StepStaged(step=1, tool="pay", operation="notice", tier="pivot", action="bb", fingerprint="bb", occurrence=1,
+                   key="k1", method="POST", target="/n", request=RecordedRequest(text="private")),
+        GatePassed(action="aa", operation="pay.payout", snapshot="x", approval="r1~2", gates=[["g", "private"]]),
+        StepIntended(step=2, tool="pay", operation="payout", tier="pivot", action="aa", fingerprint="aa", occurrence=1,
+                     key="k2", method="POST", target="/p", approval="r1~2"),
+        StepCommitted(step=2, reply=RecordedReply(status=200, text="private"), lease="db", lease_until=7,
+                      leak=("private", 1.0, 60.0, "USD")),
+        StepReleased(step=1),
+        StepDeferred(step=1, fault="server", detail="private"),
+        TrajectoryFrozen(incident="POST_PIVOT_STALLED", detail="private", step=1, by="ann"),
+        IncidentAcknowledged(principal="ann", reason="private"),
+        StepResolved(step=1, verdict="not_landed", evidence="private", principal="ann"),
+        TrajectoryReleased(to="finalizing", principal="ann", reason="private"),
+        TrajectoryFrozen(incident="OPERATOR_FREEZE", detail="private"),
+        TrajectoryClosed(principal="ann", reason="private"),
+        NoticesDelivered(sink="", up_to=99, is_complete=True),
+    ]  # fmt: skip
+    whole, erased = Trajectory(id="r1"), Trajectory(id="r1")
+    for record in records:
+        kind, data = encode(record)
+        kept = redacted(kind, data)
+        assert b"private" not in kept
+        assert b"secret" not in kept
+        evolve(whole, record, 1)
+        evolve(erased, decode(kind, kept), 1)
+        assert (erased.phase, erased.pivot) == (whole.phase, whole.pivot)
+        assert [step.state for step in erased.steps.values()] == [step.state for step in whole.steps.values()]
+        assert [one.state for one in erased.approvals.values()] == [one.state for one in whole.approvals.values()]
+        for incident in erased.incidents:
+            incident_view(erased, incident, 5)
+    assert whole.phase is Phase.CLOSED
+    assert not erased.is_open
