@@ -7,47 +7,17 @@ from typing import Any
 
 import pytest
 
-from gateway.core.approval import Verdict, expired, vote
+from gateway.core.approval import expired
 from gateway.core.call import Call
 from gateway.core.codes import Code
 from gateway.core.expression import Environment
 from gateway.core.manifest import ApprovalPolicy, ApprovalSettings, Tier
 from gateway.core.outcome import Outcome, Refusal, Rejected, Success
-from gateway.core.tool import Catalog, Gate, Operation
-from gateway.pipeline import compose
-from gateway.probes.verifier import HttpVerifier
-from gateway.stages.approval import ApprovalStage
-from gateway.stages.idempotency import IdempotencyStage
-from gateway.stages.journal import JournalStage
-from gateway.stages.outbox import OutboxStage
-from gateway.stages.saga import SagaStage
+from gateway.core.tool import Gate, Operation
 from tests.builders import operation_of
-from tests.stages.saga_rig import Rig
+from tests.stages.gate_rig import GateRig
 
 POLICY = ApprovalSettings(approvers=("ann", "bob"), required=2, timeout=600.0, valid=60.0)
-
-
-class GateRig(Rig):
-    """The rig with the approval and outbox stages in their places."""
-
-    def restart(self) -> None:
-        super().restart()
-        verifier = HttpVerifier(lambda: self.pipeline, lambda: Catalog({}, {}), self.clock)
-        stages = (
-            IdempotencyStage(self.trajectories, self.journal, self.clock),
-            SagaStage(self.trajectories, self.journal, self.telemetry),
-            ApprovalStage(self.trajectories, verifier, self.clock, self.telemetry),
-            OutboxStage(self.trajectories, self.clock, self.telemetry),
-            JournalStage(self.trajectories, self.clock, self.telemetry),
-        )
-        self.pipeline = compose(stages, self._tool)
-
-    async def vote(self, who: str, verdict: Verdict = Verdict.APPROVE, run: str = "r1") -> None:
-        found = await self.trajectories.find(run)
-        assert found is not None
-        approval = next(reversed(found.state.approvals.values()))
-        refusal = await self.trajectories.recorded(found, vote(approval, verdict, who, "ok", self.clock.at()))
-        assert refusal is None
 
 
 def pivot(**fields: Any) -> Operation:
