@@ -21,7 +21,9 @@ from gateway.config.source import ManifestSource, diff
 from gateway.config.watch import changes
 from gateway.core.server import Address, JournalBackend, ServerSettings
 from gateway.core.tool import Catalog
+from gateway.egress import Egress
 from gateway.egress.client import ClientEgress
+from gateway.egress.direct import DirectEgress
 from gateway.egress.spool import Spool
 from gateway.ingress.control import Control, control_app
 from gateway.ingress.http import HttpFront
@@ -32,6 +34,7 @@ from gateway.journal.memory import MemoryJournal
 from gateway.journal.sqlite import SqliteJournal
 from gateway.journal.trajectories import Trajectories
 from gateway.pipeline import Stages
+from gateway.probes.http import HttpProbe
 from gateway.stages.admission import AdmissionStage
 from gateway.stages.breaker import REMEMBERED, BreakerStage
 from gateway.stages.deadline import DeadlineStage
@@ -40,9 +43,12 @@ from gateway.stages.idempotency import IdempotencyStage
 from gateway.stages.journal import JournalStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
+from gateway.stages.settle import Settle
 from gateway.stages.telemetry import TelemetryStage
 from gateway.telemetry import DomainUse, Statistics, Telemetry
 from gateway.workers.janitor import Janitor
+from gateway.workers.keeper import Keeper
+from gateway.workers.settler import SettlePatience, Settler
 from gateway.workers.unwinder import Patience, Unwinder
 
 __all__ = ["Gateway", "StartError"]
@@ -80,6 +86,7 @@ class Gateway:
         self._environ = environ
         self._not_ready: str | None = "starting"
         self._stats: JournalStats | None = None
+        self._keeper: Keeper | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._exit = contextlib.AsyncExitStack()
 
@@ -102,26 +109,30 @@ class Gateway:
 
     async def _start(self) -> None:
         settings = self.settings
-        self._journal = await self._open_journal()
-        self._exit.push_async_callback(self._journal.close)
-        salt = await self._journal.meta("salt", bytes.fromhex(self._clock.token() + self._clock.token()))
-        digest_key = await self._journal.meta("digest_key", bytes.fromhex(self._clock.token()))
         if settings.manifest is None:
             raise StartError(
                 "No manifest was named. Start with --manifest PATH; `seawall check PATH` says what is in it."
             )
+        self._journal = await self._open_journal()
+        self._exit.push_async_callback(self._journal.close)
+        salt = await self._journal.meta("salt", bytes.fromhex(self._clock.token() + self._clock.token()))
+        digest_key = await self._journal.meta("digest_key", bytes.fromhex(self._clock.token()))
         self._source = ManifestSource(
             settings.manifest, secrets=settings.secrets, environ=self._environ, digest_key=digest_key
         )
         self._catalog = await asyncio.to_thread(self._source.load)
         self._build(salt)
-        await self._restore()
+        self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
+        self._in_force(self._catalog)
         await self._serve_control()
         runs = await self._trajectories.recover()
         self._unwinder.run_once()
         _log.info("recovered", extra={"event": "recovered", "open_runs": len(runs)})
         await self._serve_agents()
         self._spawn(self._janitor.run(), "janitor")
+        self._spawn(self._settler.run(), "settler")
+        if self._keeper is not None:
+            self._spawn(self._keeper.run(), "the journal's keeper")
         self._spawn(self._refresh(), "figures")
         if settings.watch:
             self._spawn(self._watch(), "watch the manifest")
@@ -131,33 +142,68 @@ class Gateway:
     async def _open_journal(self) -> Journal:
         if self.settings.journal.backend is JournalBackend.MEMORY:
             return MemoryJournal()
-        return await SqliteJournal.open(Path(self.settings.data), on_commit=self._telemetry.journal_committed)
+        settings = self.settings.journal
+        journal = await SqliteJournal.open(
+            Path(self.settings.data),
+            on_commit=self._telemetry.journal_committed,
+            keys=settings.keys,
+            checkpoint=settings.checkpoint,
+        )
+        self._keeper = Keeper(
+            journal,
+            self._clock,
+            self._telemetry,
+            checkpoint_s=settings.checkpoint_every,
+            retention_s=settings.retention,
+            archive=settings.archive,
+        )
+        if not journal.is_key_apart:
+            _log.warning(
+                "the key ring lies in the data folder: the seal shows damage, not an attacker who may write there; "
+                "name a file elsewhere with --journal-keys",
+                extra={"event": "key_ring_in_data"},
+            )
+        return journal
 
     def _build(self, salt: bytes) -> None:
         settings, clock, telemetry, journal = self.settings, self._clock, self._telemetry, self._journal
         limits = settings.limits
         self._spool = Spool(Path(settings.data) / "spool", memory_limit=limits.memory)
         self._exit.callback(self._spool.close)
-        self._egress = ClientEgress(self._spool, answer_limit=limits.answer)
+        # The stock client instrumentation can only see aiohttp's own client.
+        backend = ClientEgress if settings.telemetry.auto_instrument else DirectEgress
+        self._egress: Egress = backend(self._spool, answer_limit=limits.answer)
         self._exit.push_async_callback(self._egress.close)
         self._trajectories = Trajectories(
             journal, clock, telemetry, salt=salt, implicit_steps=settings.runs.implicit_steps
         )
         breaker = BreakerStage(clock, telemetry, journal.remember)
+        probers = {"http": HttpProbe(self.catalog, clock)}
         self._stages = Stages(
             telemetry=TelemetryStage(clock, telemetry),
             idempotency=IdempotencyStage(self._trajectories, journal, clock),
             saga=SagaStage(self._trajectories, journal, telemetry),
             deadline=DeadlineStage(clock, telemetry),
-            retry=RetryStage(clock, telemetry),
+            retry=RetryStage(clock, telemetry, Settle(probers, clock)),
             admission=AdmissionStage(clock, telemetry, breaker.peek),
             breaker=breaker,
             journal=JournalStage(self._trajectories, clock, telemetry),
             dispatch=Dispatch(self._egress, clock, telemetry),
         )
         pipeline = self._stages.pipeline()
+        self._settler = Settler(
+            self._trajectories, pipeline, self.catalog, clock, telemetry, SettlePatience(limit_s=settings.runs.settle)
+        )
+        self._exit.push_async_callback(self._settler.close)
         self._unwinder = Unwinder(
-            self._trajectories, pipeline, self.catalog, clock, telemetry, Patience(elapsed_s=settings.runs.unwind)
+            self._trajectories,
+            pipeline,
+            self.catalog,
+            clock,
+            telemetry,
+            self._settler,
+            probers,
+            Patience(elapsed_s=settings.runs.unwind),
         )
         self._exit.push_async_callback(self._unwinder.close)
         self._trajectories.on_unwinding = self._wake_unwinder
@@ -174,11 +220,6 @@ class Gateway:
             ProxyLimits(body_memory=limits.memory, body_max=limits.body, in_flight=limits.in_flight),
         )
         telemetry.observe(self._statistics)
-        self._in_force(self._catalog)
-
-    async def _restore(self) -> None:
-        self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
-        self._stages.breaker.reconfigure(self._catalog)
 
     async def _serve_control(self) -> None:
         control = Control(
@@ -310,6 +351,7 @@ class Gateway:
             "open_trajectories": len(self._trajectories),
             **self._proxy.statistics(),
             **self._unwinder.statistics(),
+            **self._settler.statistics(),
             "manifest_digest": self._catalog.digest,
             "reload_problem": self.reload_problem,
         }

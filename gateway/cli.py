@@ -17,7 +17,8 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "schema": ("gateway.commands.schema:schema", "Print the JSON Schema of the manifest, for editors."),
     "trajectories": ("gateway.commands.trajectories:trajectories", "See runs; undo one."),
     "storm": ("gateway.commands.storm:storm", "Put tools and policies under stress, and measure what holds."),
-    "journal": ("gateway.commands.journal:journal", "Look at a journal."),
+    "journal": ("gateway.commands.journal:journal", "Look at a journal: figures, seal, copies, retention."),
+    "key": ("gateway.commands.key:key", "See and rotate the keys that seal the journal."),
 }
 
 

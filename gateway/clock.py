@@ -9,9 +9,13 @@ import asyncio
 import random
 import secrets
 import time
+from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock", "wait_until"]
+__all__ = ["Alarm", "Clock", "SystemClock", "wait_until"]
+
+# Event loops count in whole milliseconds or better and may fire a hair early.
+_TICK_S = 0.002
 
 
 class Clock(Protocol):
@@ -71,3 +75,58 @@ async def wait_until(clock: Clock, future: asyncio.Future[None], when: float) ->
     finally:
         timer.cancel()
     return future.done()
+
+
+class Alarm:
+    """A time bound that moves with every message: moving it is an assignment, not a timer.
+
+    One timer of the event loop is kept for all bounds that follow each other. It is left where it is while the bound only
+    moves away, and looks again when it fires, so a busy connection makes about one timer per bound instead of one per call.
+
+    Args:
+        loop: the running loop.
+        ring: called, once, when the bound has passed.
+    """
+
+    __slots__ = ("_at", "_due", "_handle", "_loop", "_ring")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], object]) -> None:
+        self._loop = loop
+        self._ring = ring
+        self._due: float | None = None
+        self._at = 0.0
+        self._handle: asyncio.TimerHandle | None = None
+
+    def set(self, due: float) -> None:
+        """Ring at `due`, on the loop's own clock, instead of when it was set to ring before."""
+        self._due = due
+        if self._handle is None:
+            self._start(due)
+        elif due < self._at:
+            self._handle.cancel()
+            self._start(due)
+
+    def clear(self) -> None:
+        """Do not ring. The timer may stay, and does nothing when it fires."""
+        self._due = None
+
+    def stop(self) -> None:
+        """Do not ring, and take the timer away. May be repeated."""
+        self._due = None
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _start(self, due: float) -> None:
+        self._at = due
+        self._handle = self._loop.call_at(due, self._fire)
+
+    def _fire(self) -> None:
+        self._handle = None
+        if self._due is None:
+            return
+        if self._loop.time() < self._due - _TICK_S:
+            self._start(self._due)
+            return
+        self._due = None
+        self._ring()

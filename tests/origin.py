@@ -142,6 +142,7 @@ class Received:
         head: request line and header fields, byte for byte, with the empty line.
         body: the body without chunk framing, unless larger than 1 MiB (then empty; see `digest` and `body_bytes`).
         digest: SHA-256 of the body, once `is_complete`.
+        is_answered: the behaviour has done all it does.
         gone: set once the peer has closed or reset the connection (unseen while much of what it sent waits unread).
     """
 
@@ -156,6 +157,7 @@ class Received:
     body_bytes: int = 0
     digest: str = ""
     is_complete: bool = False
+    is_answered: bool = False
 
     def values(self, name: bytes) -> list[bytes]:
         """Return the values of all fields called `name` (any case), in order."""
@@ -536,6 +538,8 @@ class Origin:
                 self.progressed()
             exchange = Exchange(self, request, reader, writer)
             await behaviour(exchange)
+            request.is_answered = True
+            self.progressed()
             if exchange.is_closing:
                 with contextlib.suppress(ConnectionError):
                     await writer.wait_closed()

@@ -15,7 +15,7 @@ from gateway.core.headers import request_fields
 from gateway.core.message import BytesBody, Request
 from gateway.core.paths import BadTarget, split_target
 from gateway.egress import Timings
-from gateway.egress.client import ClientEgress
+from gateway.egress.direct import DirectEgress
 from gateway.egress.spool import Spool
 from gateway.ingress.http import HttpFront, IncomingRequest, OutgoingResponse
 from tests.origin import Answer, Drop, Feed, Hang, Origin, pattern, pattern_digest
@@ -26,7 +26,7 @@ from tests.tools import LONG, MIB, make_tool, rss_bytes
 async def proxy(origin: Origin, folder: Path, timings: Timings = LONG) -> AsyncIterator[int]:
     """A gateway without a pipeline: reads stream, writes are captured. Yields its port."""
     spool = Spool(folder / "spool")
-    egress = ClientEgress(spool)
+    egress = DirectEgress(spool)
     tool = make_tool("127.0.0.1", origin.port)
 
     async def handler(incoming: IncomingRequest) -> OutgoingResponse:

@@ -69,7 +69,6 @@ async def _serve(settings: ServerSettings, telemetry: Telemetry) -> int:
         _fail(str(error))
     except OSError as error:
         _fail(f"cannot listen: {error}. Is another gateway running? Choose another --listen or --control.")
-    _announce(gateway)
     gc.collect()
     gc.freeze()
     return await _until_told(gateway)
@@ -88,6 +87,8 @@ async def _until_told(gateway: Gateway) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, reload)
+    # Only now: who is told that the gateway listens may send it a signal at once.
+    _announce(gateway)
     stopping, failing = loop.create_task(stop.wait()), loop.create_task(gateway.failed())
     done, waiting = await asyncio.wait((stopping, failing), return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:

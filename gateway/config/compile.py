@@ -14,7 +14,7 @@ from typing import Final
 
 import orjson
 
-from gateway.config.cel import NAMES, CelExpression, ExpressionProblem, compile_condition
+from gateway.config.cel import NAMES, CelExpression, ExpressionProblem, compile_condition, compile_expression
 from gateway.config.errors import Position, Problems, nearest, shown
 from gateway.config.loader import Entry, Loaded
 from gateway.config.request import TOKEN, Names, compile_request
@@ -241,6 +241,16 @@ class _Compiler:
             self._problems.add(position, str(problem), problem.hint)
             return None
 
+    def expression(self, source: str | None, position: Position) -> CelExpression | None:
+        """Return a compiled expression, or None if there is none or it was reported."""
+        if source is None:
+            return None
+        try:
+            return compile_expression(source)
+        except ExpressionProblem as problem:
+            self._problems.add(position, str(problem), problem.hint)
+            return None
+
     def request(
         self, settings: CompensatorSettings | ProbeSettings, entry: Entry[ToolSettings], own: str, *path: str
     ) -> RequestTemplate | None:
@@ -373,15 +383,24 @@ class _Operations:
             return None
         condition = self._compiler.condition(settings.postcondition, self._entry.at(*at, "postcondition"))
         template = self._compiler.request(settings, self._entry, self._tool, *at)
-        return None if template is None else Compensator(template, condition)
+        if template is None:
+            return None
+        return Compensator(
+            template, condition, is_for_partial=settings.partial, is_safe_if_absent=settings.safe_if_absent
+        )
 
     def _probe(self, settings: ProbeSettings | None, at: tuple[str, ...]) -> Probe | None:
         if settings is None:
             return None
-        landed = self._compiler.condition(settings.landed, self._entry.at(*at, "landed"))
-        not_landed = self._compiler.condition(settings.not_landed, self._entry.at(*at, "not_landed"))
-        template = self._compiler.request(settings, self._entry, self._tool, *at)
-        return None if template is None else Probe(template, landed, not_landed)
+        compiler, here = self._compiler, self._entry.at
+        landed = compiler.condition(settings.landed, here(*at, "landed"))
+        not_landed = compiler.condition(settings.not_landed, here(*at, "not_landed"))
+        gone = compiler.condition(settings.gone, here(*at, "gone"))
+        result = compiler.expression(settings.result, here(*at, "result"))
+        template = compiler.request(settings, self._entry, self._tool, *at)
+        if template is None:
+            return None
+        return Probe(template, landed, not_landed, result, gone, delay_s=settings.delay, again_s=settings.again)
 
 
 def _reason(operation: Operation) -> str:

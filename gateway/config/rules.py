@@ -165,6 +165,8 @@ def check_operation(settings: OperationSettings, at: At, problems: Problems) -> 
          "`approval` is for pivot and compensable operations", "nothing is at stake here that a person must decide"),
         (settings.probe is not None and settings.probe.landed is None and settings.probe.not_landed is None, "probe",
          "a probe needs `landed` or `not_landed`", "an expression over the probe's `response`"),
+        (settings.probe is not None and settings.probe.result is not None and settings.probe.landed is None, "probe",
+         "a probe with `result` needs `landed`", "the answer is rebuilt only for a step that landed"),
         (settings.probe is not None and tier == "read", "probe", "a read has no effect, so there is nothing to probe",
          "remove it"),
     ):  # fmt: skip

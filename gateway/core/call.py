@@ -48,8 +48,14 @@ class Call:
         first_sent: monotonic seconds when the call may first have been sent under its key; the retry stage sets it, a
             recovered call brings it along, so that nothing is re-sent once the tool has forgotten the key.
         is_in_doubt: an earlier attempt may have had its effect: this attempt's outcome is judged with `retry.conclude`.
+        given_up: monotonic seconds since when nothing more was sent of a call that is settled later on; None while it runs.
+        is_settling_only: find out what became of the step, but do not do it anew where it turns out not to have landed.
+        settled: how the step was found to have landed, where its answer never came; the answer then says so.
+        is_answer_known: False where the step landed and nothing of its answer can be known.
+        stage: name of the part of its run that the call belongs to; the first call of a new one takes a savepoint.
         exchange_s: seconds from dispatch to the answer's head of the latest attempt, once dispatch has set it.
         compensation: what to send, on the compensation lane.
+        undo_turn: 2 for the one repeat of a compensator, under a key of its own, whose effect did not last.
         traceparent, tracestate: W3C trace context to send to the tool, once telemetry has set it.
         trace: telemetry's own handle on the call's open span, if its trace is sampled; nobody else looks into it.
     """
@@ -72,9 +78,15 @@ class Call:
     attempt: int = 0
     first_sent: float | None = None
     is_in_doubt: bool = False
+    given_up: float | None = None
+    is_settling_only: bool = False
+    settled: str | None = None
+    is_answer_known: bool = True
+    stage: str = ""
     exchange_s: float | None = None
     is_committed_to_send: bool = False
     compensation: BoundRequest | None = None
+    undo_turn: int = 1
     traceparent: bytes | None = None
     tracestate: bytes | None = None
     trace: object = field(default=None, repr=False)

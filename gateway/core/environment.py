@@ -19,7 +19,10 @@ import orjson
 from gateway.core.canonical import is_json, media_type
 from gateway.core.message import Headers
 
-__all__ = ["request_env", "response_env"]
+__all__ = ["EVALUATED_LIMIT", "request_env", "response_env"]
+
+EVALUATED_LIMIT: Final = 1024 * 1024
+"""Expressions see bodies up to this many bytes; of larger ones they see none."""
 
 _LONG_INTEGER: Final = re.compile(rb"[0-9]{19}")
 """orjson turns integers beyond 64 bits into floats; identifiers of that size must keep their digits."""

@@ -25,6 +25,6 @@ def derive_key(salt: bytes, *parts: str) -> str:
     return base64.b32encode(hmac.digest(salt, text, hashlib.sha256)[:20]).decode().lower()
 
 
-def undo_key(salt: bytes, trajectory: str, step: int) -> str:
-    """Return the key of the compensator of a step, the same for every attempt."""
-    return derive_key(salt, trajectory, str(step), "undo")
+def undo_key(salt: bytes, trajectory: str, step: int, turn: int = 1) -> str:
+    """Return the key of the compensator of a step, the same for every attempt of a turn; the second turn has its own."""
+    return derive_key(salt, trajectory, str(step), "undo" if turn == 1 else f"undo {turn}")

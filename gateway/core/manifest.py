@@ -146,15 +146,33 @@ class CompensatorSettings(RequestSettings):
 
     tool: Annotated[str | None, Doc("Tool to call, if not the step's own.")] = None
     postcondition: Annotated[str | None, CEL, Doc("Over `response`; default: 2xx, or 404/410 to a DELETE.")] = None
+    partial: Annotated[
+        bool, Doc("A failed call may have had part of its effect, so it is undone too; bound from what is known then.")
+    ] = False
+    safe_if_absent: Annotated[
+        bool, Doc("Harmless where nothing landed, so a step that cannot be settled is undone with it too.")
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSettings(RequestSettings):
-    """A read that answers whether a step landed."""
+    """A read that answers whether a step landed.
+
+    "Not landed" counts only `delay` after the call was given up, and only when a second question `again` later says the
+    same: a request may still be on its way, and a listing may lag behind.
+    """
 
     tool: Annotated[str | None, Doc("Tool to call, if not the step's own.")] = None
     landed: Annotated[str | None, CEL, Doc("True if the step had its effect.")] = None
     not_landed: Annotated[str | None, CEL, Doc("True if it certainly had none; neither: unknown.")] = None
+    result: Annotated[
+        str | None, CEL, Doc("The JSON that the step would have answered, from the probe's `response`.")
+    ] = None
+    gone: Annotated[
+        str | None, CEL, Doc("Asked after the compensator, `delay` later: true if the effect is really undone.")
+    ] = None
+    delay: Annotated[float, SECONDS, Ge(0), Doc("How long a call that was given up may still land.")] = 2.0
+    again: Annotated[float, SECONDS, Ge(0), Doc("Wait before the second question.")] = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-__all__ = ["Body", "BytesBody", "Headers", "Reply", "Request", "first_header", "without_headers"]
+__all__ = ["Body", "BytesBody", "Headers", "Reply", "Request", "body_bytes", "first_header", "without_headers"]
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -56,6 +56,15 @@ class BytesBody:
 
     async def aclose(self) -> None:
         """Nothing to give back."""
+
+
+async def body_bytes(body: Body, limit: int) -> bytes | None:
+    """Return a replayable body's bytes, or None if there are more than `limit`."""
+    if isinstance(body, BytesBody):
+        return body.data if len(body.data) <= limit else None
+    if body.size is None or body.size > limit:
+        return None
+    return b"".join([chunk async for chunk in body.chunks()])
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ Encoding is JSON (orjson): readable in any SQLite shell, and fast. Unknown membe
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
@@ -25,7 +26,10 @@ __all__ = [
     "ReadObserved",
     "Record",
     "RecordedReply",
+    "RecordedRequest",
+    "RecoveryFailed",
     "RefusalsObserved",
+    "SavepointTaken",
     "StepCommitted",
     "StepFailed",
     "StepInDoubt",
@@ -34,10 +38,13 @@ __all__ = [
     "TrajectoryCommitted",
     "TrajectoryFrozen",
     "TrajectoryOpened",
+    "TrajectoryRewound",
     "UnknownRecord",
     "UnwindingStarted",
     "decode",
     "encode",
+    "is_recordable",
+    "redacted",
 ]
 
 
@@ -83,14 +90,67 @@ class RecordedReply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRequest:
+    """What was sent, as far as sending it again needs: no credentials, since only known harmless fields are kept.
+
+    At most one of `text`, `base64`, `blob` holds the body; `blob` names a body kept beside the log.
+    """
+
+    headers: list[list[str]] = field(default_factory=list)
+    params: dict[str, str] = field(default_factory=dict)
+    text: str | None = None
+    base64: str | None = None
+    blob: str | None = None
+
+    @classmethod
+    def of(cls, headers: Headers, params: Mapping[str, str], body: bytes | str | None) -> RecordedRequest:
+        """Return the record of a request; `body` is its bytes, or the name of a kept body, or None without one."""
+        pairs = [
+            [name.decode("latin-1"), value.decode("latin-1")] for name, value in headers if is_recordable(name.lower())
+        ]
+        kept = dict(params)
+        if body is None or isinstance(body, str):
+            return cls(headers=pairs, params=kept, blob=body)
+        try:
+            return cls(headers=pairs, params=kept, text=body.decode())
+        except UnicodeDecodeError:
+            return cls(headers=pairs, params=kept, base64=base64.b64encode(body).decode())
+
+    def raw_headers(self) -> Headers:
+        """Return the header fields as bytes, in order."""
+        return tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in self.headers)
+
+    def inline_body(self) -> bytes | None:
+        """Return the body, or None if there is none or it is kept beside the log."""
+        if self.text is not None:
+            return self.text.encode()
+        return None if self.base64 is None else base64.b64decode(self.base64)
+
+
+_RECORDED_FIELDS = frozenset({
+    b"accept", b"accept-language", b"content-encoding", b"content-language", b"content-type", b"if-match",
+    b"if-none-match", b"prefer",
+})  # fmt: skip
+
+
+def is_recordable(name: bytes) -> bool:
+    """Whether a request field (name in lower case) may be written down: it has a meaning and can hold no secret."""
+    return name in _RECORDED_FIELDS or name.endswith(b"-version")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryOpened:
-    """The run began. Implicit runs were named by nobody and close themselves."""
+    """The run began. Implicit runs were named by nobody and close themselves.
+
+    `on_stuck` says what an unwinding does at a step that cannot be undone: `stop` there, or `continue` with the rest.
+    """
 
     agent: str
     is_implicit: bool = False
     on_abandon: str = "escalate"
     ttl_s: float | None = None
     labels: dict[str, str] = field(default_factory=dict)
+    on_stuck: str = "stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +163,7 @@ class StepIntended:
         occurrence: how often the same action came before in this run, plus one.
         key: idempotency key that goes to the tool.
         caller: digest of the agent's own key, if it gave one.
+        request: what was sent beside method and target, where settling or undoing the step may need it.
         delivered: steps whose results have reached the agent since the record before.
     """
 
@@ -120,13 +181,15 @@ class StepIntended:
     caller: str | None = None
     body_digest: str | None = None
     delivered: list[int] = field(default_factory=list)
+    request: RecordedRequest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCommitted:
     """The tool did it. Durable, with the bound compensator, before the agent sees the answer.
 
-    `unbound` says why a declared compensator could not be bound; `bad` why the postcondition does not hold.
+    `unbound` says why a declared compensator could not be bound; `bad` why the postcondition does not hold; `settled`
+    how the tool's answer was found out if it never arrived.
     """
 
     step: int
@@ -134,16 +197,23 @@ class StepCommitted:
     compensator: BoundRequest | None = None
     unbound: str | None = None
     bad: str | None = None
+    settled: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFailed:
-    """Certainly no effect: never sent, or the tool said no."""
+    """Certainly no effect: never sent, proven absent, or the tool said no.
+
+    With a `compensator` (or `unbound`, why it could not be bound) the manifest says that a failure may leave a part of
+    the effect behind: it is undone like a step that was done.
+    """
 
     step: int
     fault: str
     detail: str
     status: int | None = None
+    compensator: BoundRequest | None = None
+    unbound: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,26 +247,57 @@ class RefusalsObserved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnwindingStarted:
-    """From here no forward step is admitted; what was done is undone, last first."""
+    """From here no forward step is admitted; what was done is undone, last first, down to the savepoint if one is named."""
 
     reason: str
+    by: str = "agent"
+    savepoint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointTaken:
+    """A place to rewind to: what is intended after it can be undone without undoing what was intended before."""
+
+    name: str
     by: str = "agent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryRewound:
+    """Everything after the savepoint is undone; the run goes on from there."""
+
+    savepoint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryFailed:
+    """Settling or undoing broke off on something unforeseen. Counted until anything succeeds; the third freezes."""
+
+    where: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompensationIntended:
-    """A compensator is about to leave. Durable before it does; the key is the same for every attempt."""
+    """A compensator is about to leave. Durable before it does; the key is the same for every attempt.
+
+    `compensator` is what is sent for a step that could not be settled, whose undo is declared safe all the same. `round`
+    2 is the one repeat, under a key of its own, after a probe found the effect back.
+    """
 
     step: int
     key: str
+    compensator: BoundRequest | None = None
+    round: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompensationCompleted:
-    """The step is undone."""
+    """The step is undone; `is_proven` if a probe found its effect gone."""
 
     step: int
     status: int | None = None
+    is_proven: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +348,9 @@ Record = (
     | ReadObserved
     | RefusalsObserved
     | UnwindingStarted
+    | SavepointTaken
+    | TrajectoryRewound
+    | RecoveryFailed
     | CompensationIntended
     | CompensationCompleted
     | CompensationSkipped
@@ -285,11 +389,13 @@ def decode(kind: str, data: bytes) -> Record:
         known = {name: value for name, value in values.items() if name in _FIELDS[cls]}
         if cls is StepCommitted:
             known["reply"] = RecordedReply(**known["reply"])
-            if known.get("compensator") is not None:
-                bound = known["compensator"]
-                known["compensator"] = BoundRequest(**{**bound, "headers": tuple(map(tuple, bound["headers"]))})
+        elif cls is StepIntended and known.get("request") is not None:
+            known["request"] = RecordedRequest(**known["request"])
         elif cls is RefusalsObserved:
             known["refusals"] = [tuple(refusal) for refusal in known["refusals"]]
+        if known.get("compensator") is not None:
+            bound = known["compensator"]
+            known["compensator"] = BoundRequest(**{**bound, "headers": tuple(map(tuple, bound["headers"]))})
         missing = _REQUIRED[cls] - known.keys()
         if missing:
             raise UnknownRecord(f"a {kind} record lacks {', '.join(sorted(missing))}")
@@ -299,3 +405,48 @@ def decode(kind: str, data: bytes) -> Record:
             raise
         raise UnknownRecord(f"a {kind} record cannot be read: {type(error).__name__}") from error
     return record
+
+
+_STRUCTURE = frozenset(
+    {
+        "step",
+        "tool",
+        "operation",
+        "tier",
+        "key",
+        "fault",
+        "agent",
+        "by",
+        "incident",
+        "outcome",
+        "on_abandon",
+        "occurrence",
+    }
+)
+"""Text that a fold needs and that names nobody: kept when payloads are erased."""
+
+
+def redacted(kind: str, data: bytes) -> bytes:
+    """Return a record's body without its payloads: it folds to the same states, and says nothing of what was in them.
+
+    Numbers, flags and the names of tools stay; arguments, answers, compensators, targets, labels and reasons go. Repeatable.
+    """
+    try:
+        values = orjson.loads(data)
+    except ValueError:
+        return b"{}"
+    return orjson.dumps({name: value if name in _STRUCTURE else _blank(value) for name, value in values.items()})
+
+
+def _blank(value: Any) -> Any:
+    match value:
+        case str():
+            return ""
+        case list():
+            return value if all(isinstance(each, int) for each in value) else []
+        case dict() if "status" in value:
+            return {"status": value["status"]}
+        case dict():
+            return None if "method" in value else {}
+        case _:
+            return value

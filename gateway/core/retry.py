@@ -159,15 +159,18 @@ def _delay_s(outcome: Failed | InDoubt, attempt: int, settings: RetrySettings, u
     )
 
 
-def conclude(earlier: Outcome | None, last: Outcome) -> Outcome:
+def conclude(earlier: Outcome | None, last: Outcome, *, has_key: bool = True) -> Outcome:
     """Return what a call's attempts together amount to, given what those before `last` amounted to.
 
     A doubt stays until a repeat under the same key is answered definitely: by success, or by a refusal that the tool
     could only give if the first had not landed. Where `last` was refused by ourselves after an attempt without effect,
     the answer is that refusal, as a failure, since something was sent. If `last` has a reply and is not returned, the
     caller closes it.
+
+    Without a key (`has_key` False: an idempotent operation) only success settles: the second DELETE of a pair is
+    answered 404 because the first one landed.
     """
-    if isinstance(earlier, InDoubt) and not _settles(last):
+    if isinstance(earlier, InDoubt) and not (isinstance(last, Success) if not has_key else _settles(last)):
         retry_after_ms = None if isinstance(last, Success | Rejected) else last.retry_after_ms
         return last if isinstance(last, InDoubt) else replace(earlier, reply=None, retry_after_ms=retry_after_ms)
     if isinstance(earlier, Failed) and isinstance(last, Rejected):

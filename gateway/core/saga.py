@@ -2,17 +2,19 @@
 
         preparing ──(pivot commits)──► finalizing ──► succeeded
             │  └──────────────(commit)──────────────────▲
-            └──(abort)──► compensating ──► aborted_clean
+            ├──(abort)──► compensating ──► aborted_clean
+            └──(rewind)─► compensating ──► preparing     (from the savepoint on)
         any of them ──► frozen                       (a person decides)
 
 A step:  intended ─► committed ─► compensating ─► compensated | compensation_failed
-            │  └───► failed          └────────► skipped
-            └──────► in_doubt ─► committed | failed
+            │  └───► failed ─(may be partial)─► compensating
+            └──────► in_doubt ─► committed | failed ; committed ─► skipped where nothing can be sent
 
 What holds here, whatever the callers do (design section 2): intents precede effects because a step exists only by its
-`StepIntended`; unwinding is last-in first-out by order of completion, a step in doubt taking the place of its intent;
-there is at most one pivot, it is admitted only when everything before it is settled and can be undone, and after it only
-idempotent steps are; an unwinding run admits nothing; a frozen run admits nothing at all.
+`StepIntended`; unwinding is last-in first-out by order of completion, and waits only for calls in flight that began after
+the step to be undone was over (what ran at the same time has no order to keep); there is at most one pivot, it is admitted
+only when everything before it is settled and can be undone, and after it only idempotent steps are; an unwinding run
+admits nothing; a frozen run admits nothing at all.
 
 A command that is not legal yields a `Refusal` and no record. Nothing here reads a clock or draws a number.
 
@@ -36,6 +38,9 @@ from gateway.core.records import (
     CompensationSkipped,
     Record,
     RecordedReply,
+    RecordedRequest,
+    RecoveryFailed,
+    SavepointTaken,
     StepCommitted,
     StepFailed,
     StepInDoubt,
@@ -44,6 +49,7 @@ from gateway.core.records import (
     TrajectoryCommitted,
     TrajectoryFrozen,
     TrajectoryOpened,
+    TrajectoryRewound,
     UnwindingStarted,
 )
 from gateway.core.tool import BoundRequest, Operation
@@ -61,9 +67,12 @@ __all__ = [
     "FinishUnwinding",
     "Freeze",
     "IntendCompensation",
+    "NoteRecoveryFailure",
     "Nothing",
     "Open",
     "RefuseCompensation",
+    "Rewind",
+    "Savepoint",
     "Skip",
     "SkipCompensation",
     "Stuck",
@@ -71,6 +80,8 @@ __all__ = [
     "Unwinding",
     "Wait",
     "admits",
+    "admits_repeat",
+    "admits_settling",
     "decide",
     "next_undo",
     "residue",
@@ -89,11 +100,15 @@ class Open:
     on_abandon: str = "escalate"
     ttl_s: float | None = None
     labels: dict[str, str] = field(default_factory=dict)
+    on_stuck: str = "stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """Take a step. `caller` is the digest of the agent's own key and `caller_key` the key itself; `salt` keys ours."""
+    """Take a step. `caller` is the digest of the agent's own key and `caller_key` the key itself; `salt` keys ours.
+
+    A `stage` that the run is not in yet takes a savepoint of that name first.
+    """
 
     tool: str
     operation: Operation
@@ -105,6 +120,8 @@ class Begin:
     body_digest: str | None = None
     caller: str | None = None
     caller_key: str | None = None
+    request: RecordedRequest | None = None
+    stage: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,12 +137,14 @@ class Complete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
-    """Certainly no effect."""
+    """Certainly no effect, or, with a compensator, perhaps a part of it."""
 
     step: int
     fault: str
     detail: str
     status: int | None = None
+    compensator: BoundRequest | None = None
+    unbound: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,19 +173,42 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Savepoint:
+    """Note where the run stands, to rewind to. The same name again moves it."""
+
+    name: str
+    by: str = "agent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewind:
+    """Undo what came after a savepoint and go on from there."""
+
+    savepoint: str
+    reason: str
+    by: str = "agent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IntendCompensation:
-    """Send a compensator. Asking again for one that was sent changes nothing: it is re-sent under the same key."""
+    """Send a compensator. Asking again for one that was sent changes nothing: it is re-sent under the same key.
+
+    `compensator` is needed only for a step in doubt; `turn` 2 is the repeat after the effect was found back.
+    """
 
     step: int
     salt: bytes
+    compensator: BoundRequest | None = None
+    turn: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishCompensation:
-    """The step is undone."""
+    """The step is undone, `is_proven` by a probe."""
 
     step: int
     status: int | None = None
+    is_proven: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +243,14 @@ class Freeze:
     detail: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteRecoveryFailure:
+    """Settling or undoing broke off on something unforeseen; the third time in a row freezes the run."""
+
+    where: str
+    error: str
+
+
 Command = (
     Open
     | Begin
@@ -215,6 +265,9 @@ Command = (
     | RefuseCompensation
     | FinishUnwinding
     | Freeze
+    | Savepoint
+    | Rewind
+    | NoteRecoveryFailure
 )
 
 
@@ -227,14 +280,15 @@ def decide(state: Trajectory, command: Command) -> list[Record] | Refusal:
         case Open():
             return _open(state, command)
         case Begin():
-            return admits(state, command.operation) or [_intent(state, command)]
+            return admits(state, command.operation) or [*_stage(state, command.stage), _intent(state, command)]
         case Complete():
             return _outcome(state, command.step, StepCommitted(
                 step=command.step, reply=command.reply, compensator=command.compensator,
                 unbound=command.unbound, bad=command.bad))  # fmt: skip
         case Fail():
             return _outcome(state, command.step, StepFailed(
-                step=command.step, fault=command.fault, detail=command.detail, status=command.status))  # fmt: skip
+                step=command.step, fault=command.fault, detail=command.detail, status=command.status,
+                compensator=command.compensator, unbound=command.unbound))  # fmt: skip
         case Doubt():
             if state.steps[command.step].state is StepState.IN_DOUBT:
                 return []
@@ -247,7 +301,8 @@ def decide(state: Trajectory, command: Command) -> list[Record] | Refusal:
         case IntendCompensation():
             return _intend_compensation(state, command)
         case FinishCompensation():
-            return _unwound(state, command.step, CompensationCompleted(step=command.step, status=command.status))
+            return _unwound(state, command.step, CompensationCompleted(
+                step=command.step, status=command.status, is_proven=command.is_proven))  # fmt: skip
         case SkipCompensation():
             return _unwound(state, command.step, CompensationSkipped(
                 step=command.step, reason=command.reason, is_residue=command.is_residue))  # fmt: skip
@@ -255,11 +310,17 @@ def decide(state: Trajectory, command: Command) -> list[Record] | Refusal:
             return _refuse_compensation(state, command)
         case FinishUnwinding():
             is_done = state.phase is Phase.COMPENSATING and isinstance(next_undo(state), Nothing)
-            return [TrajectoryAborted()] if is_done else []
+            return [_end_of_unwinding(state)] if is_done else []
         case Freeze():
             if state.phase is Phase.FROZEN or not state.is_open:
                 return []
             return [TrajectoryFrozen(incident=command.incident, detail=command.detail)]
+        case Savepoint():
+            return _savepoint(state, command)
+        case Rewind():
+            return _rewind(state, command)
+        case NoteRecoveryFailure():
+            return _recovery_failed(state, command)
         case _ as never:
             assert_never(never)
 
@@ -285,6 +346,24 @@ def admits(state: Trajectory, operation: Operation) -> Refusal | None:
     if operation.tier is Tier.PIVOT:
         return _pivot_gate(state, operation)
     return None
+
+
+def admits_settling(state: Trajectory) -> Refusal | None:
+    """Return why nothing may be sent to settle a step of the run, or None. A run that is being undone settles on."""
+    if state.phase is Phase.FROZEN:
+        return _frozen(state)
+    return None if state.is_open else _closed(state)
+
+
+def admits_repeat(state: Trajectory, *, is_in_doubt: bool) -> Refusal | None:
+    """Return why a step that has its intent may not be sent again, or None.
+
+    A run that is being undone sends nothing that would only have to be undone, except to settle what is in doubt.
+    """
+    refusal = admits_settling(state)
+    if refusal is None and state.phase is Phase.COMPENSATING and not is_in_doubt:
+        return _closed(state)
+    return refusal
 
 
 def _what(operation: Operation) -> str:
@@ -342,8 +421,16 @@ def _open(state: Trajectory, command: Open) -> list[Record]:
             on_abandon=command.on_abandon,
             ttl_s=command.ttl_s,
             labels=command.labels,
+            on_stuck=command.on_stuck,
         )
     ]
+
+
+def _stage(state: Trajectory, name: str) -> list[Record]:
+    """A savepoint in front of the first step of a stage of the run; none is needed twice in a row, or past the pivot."""
+    if not name or state.phase is not Phase.PREPARING or next(reversed(state.savepoints), None) == name:
+        return []
+    return [SavepointTaken(name=name, by="stage")] if len(state.savepoints) < SAVEPOINTS_LIMIT else []
 
 
 def _intent(state: Trajectory, command: Begin) -> Record:
@@ -366,6 +453,7 @@ def _intent(state: Trajectory, command: Begin) -> Record:
         is_idempotent=command.operation.is_idempotent,
         caller=command.caller,
         body_digest=command.body_digest,
+        request=command.request,
         delivered=list(state.newly_delivered),
     )
 
@@ -400,6 +488,8 @@ def _commit(state: Trajectory, command: Commit) -> list[Record] | Refusal:
 
 def _abort(state: Trajectory, command: Abort) -> list[Record] | Refusal:
     match state.phase:
+        case Phase.COMPENSATING if state.rewinding is not None:
+            return [UnwindingStarted(reason=command.reason, by=command.by)]
         case Phase.COMPENSATING | Phase.ABORTED_CLEAN:
             return []
         case Phase.SUCCEEDED:
@@ -416,23 +506,118 @@ def _abort(state: Trajectory, command: Abort) -> list[Record] | Refusal:
     return [UnwindingStarted(reason=command.reason, by=command.by)]
 
 
-def _intend_compensation(state: Trajectory, command: IntendCompensation) -> list[Record]:
-    if state.phase is not Phase.COMPENSATING or state.steps[command.step].state is not StepState.COMMITTED:
+SAVEPOINTS_LIMIT = 1000
+"""Savepoints a run may have; an agent that needs more has lost its way."""
+
+
+def _savepoint(state: Trajectory, command: Savepoint) -> list[Record] | Refusal:
+    if state.phase is Phase.FROZEN:
+        return _frozen(state)
+    if state.phase is Phase.FINALIZING or state.pivot is not None:
+        return _past_pivot(state, "a savepoint past it could not be rewound to")
+    if state.phase is not Phase.PREPARING:
+        return _closed(state)
+    if len(state.savepoints) >= SAVEPOINTS_LIMIT and command.name not in state.savepoints:
+        return Refusal(
+            code=Code.INVALID_ARGUMENTS,
+            detail=f"Run {state.id} has {SAVEPOINTS_LIMIT} savepoints, its limit. Use one of their names again.",
+        )
+    return [SavepointTaken(name=command.name, by=command.by)]
+
+
+def _rewind(state: Trajectory, command: Rewind) -> list[Record] | Refusal:
+    if state.phase is Phase.FROZEN:
+        return _frozen(state)
+    if state.phase is Phase.COMPENSATING and state.rewinding == command.savepoint:
         return []
-    return [CompensationIntended(step=command.step, key=undo_key(command.salt, state.id, command.step))]
+    if state.pivot is not None:
+        return _past_pivot(state, "nothing can be undone any more")
+    if state.phase is not Phase.PREPARING:
+        return _closed(state)
+    if command.savepoint not in state.savepoints:
+        known = ", ".join(list(state.savepoints)[-10:]) or "none"
+        return Refusal(
+            code=Code.INVALID_ARGUMENTS,
+            detail=f"Run {state.id} has no savepoint {command.savepoint!r}; it has: {known}. "
+            "Rewind to one of them, or abort the run.",
+            extra={"savepoints": list(state.savepoints)[-10:]},
+        )
+    return [UnwindingStarted(reason=command.reason, by=command.by, savepoint=command.savepoint)]
+
+
+def _past_pivot(state: Trajectory, why: str) -> Refusal:
+    return Refusal(
+        code=Code.PIVOT_ORDER,
+        detail=f"Run {state.id} has sent its irreversible step (step {state.pivot}): {why}. "
+        "Finish it with idempotent steps and commit it.",
+        extra={"pivot": state.pivot},
+    )
+
+
+RECOVERY_FAILURES_LIMIT = 3
+
+
+def _recovery_failed(state: Trajectory, command: NoteRecoveryFailure) -> list[Record]:
+    if state.phase is Phase.FROZEN or not state.is_open:
+        return []
+    failed = RecoveryFailed(where=command.where, error=command.error)
+    if state.recovery_failures + 1 < RECOVERY_FAILURES_LIMIT:
+        return [failed]
+    incident = "POST_PIVOT_STALLED" if state.pivot is not None else "COMPENSATION_CORRUPTED"
+    return [
+        failed,
+        TrajectoryFrozen(
+            incident=incident,
+            detail=f"{command.where} broke off {RECOVERY_FAILURES_LIMIT} times in a row, last with: {command.error}",
+        ),
+    ]
+
+
+def _end_of_unwinding(state: Trajectory) -> Record:
+    failed = [step for step in state.steps.values() if step.state is StepState.COMPENSATION_FAILED]
+    if failed:
+        named = ", ".join(f"{step.number} ({step.tool}.{step.operation})" for step in failed)
+        return TrajectoryFrozen(
+            incident="COMPENSATION_CORRUPTED",
+            detail=f"Everything else is undone, but not step {named}: {failed[-1].detail}",
+        )
+    if state.rewinding is not None:
+        return TrajectoryRewound(savepoint=state.rewinding)
+    return TrajectoryAborted()
+
+
+def _intend_compensation(state: Trajectory, command: IntendCompensation) -> list[Record]:
+    step = state.steps[command.step]
+    is_known = step.state is StepState.COMMITTED or (step.state is StepState.FAILED and step.compensator is not None)
+    is_blind = step.state is StepState.IN_DOUBT and command.compensator is not None
+    is_second = step.state is StepState.COMPENSATING and command.turn > step.undo_turn
+    if state.phase is not Phase.COMPENSATING or not (is_known or is_blind or is_second):
+        return []
+    return [
+        CompensationIntended(
+            step=command.step,
+            key=undo_key(command.salt, state.id, command.step, command.turn),
+            compensator=command.compensator if is_blind else None,
+            round=command.turn,
+        )
+    ]
 
 
 def _unwound(state: Trajectory, number: int, record: Record) -> list[Record]:
+    step = state.steps[number]
     ended = (StepState.COMPENSATED, StepState.SKIPPED, StepState.COMPENSATION_FAILED)
-    return [] if state.steps[number].state in ended else [record]
+    return [] if step.state in ended or step.skipped is not None else [record]
 
 
 def _refuse_compensation(state: Trajectory, command: RefuseCompensation) -> list[Record]:
     step = state.steps[command.step]
-    if step.state is StepState.COMPENSATION_FAILED:
+    if step.state is StepState.COMPENSATION_FAILED or state.phase is not Phase.COMPENSATING:
         return []
+    refused = CompensationRefused(step=step.number, fault=command.fault, detail=command.detail, status=command.status)
+    if state.on_stuck == "continue":
+        return [refused]
     return [
-        CompensationRefused(step=step.number, fault=command.fault, detail=command.detail, status=command.status),
+        refused,
         TrajectoryFrozen(
             incident="COMPENSATION_CORRUPTED",
             detail=f"The compensator of step {step.number} ({step.tool}.{step.operation}) was refused for good: "
@@ -484,23 +669,31 @@ Unwinding = Wait | Undo | Skip | Stuck | Nothing
 
 
 def next_undo(state: Trajectory) -> Unwinding:
-    """Return what unwinding has to do next: the latest of what is left, by order of completion."""
-    if state.in_flight:
-        return Wait(state.steps[min(state.in_flight)])
-    left = [
-        step
-        for step in state.steps.values()
-        if step.state in (StepState.COMMITTED, StepState.COMPENSATING, StepState.IN_DOUBT)
-    ]
+    """Return what unwinding has to do next: the latest of what is left, by order of completion.
+
+    A call in flight is waited for only if it began after that step was over, or if nothing else is left.
+    """
+    since = state.undone_since
+    left = [step for step in state.steps.values() if step.intended > since and step.is_to_undo]
+    flying = [step for number in state.in_flight if (step := state.steps[number]).intended > since]
     if not left:
-        return Nothing()
+        return Wait(min(flying, key=lambda flight: flight.number)) if flying else Nothing()
     step = max(left, key=lambda candidate: candidate.order)
+    later = [flight for flight in flying if flight.intended > step.order]
+    if later:
+        return Wait(min(later, key=lambda flight: flight.number))
+    return _undo(step)
+
+
+def _undo(step: Step) -> Unwinding:
     if step.state is StepState.IN_DOUBT:
         return Stuck(step, f"its outcome is unknown: {step.detail}")
     if step.compensator is not None:
         return Undo(step)
     if step.unbound is not None:
         return Skip(step, f"its compensator could not be bound: {step.unbound}", is_residue=True)
+    if step.state is StepState.FAILED:
+        return Skip(step, f"it had no effect: {step.detail}", is_residue=False)
     if step.tier is Tier.UNMANAGED:
         return Skip(step, "the tool declares no operations, so there is no compensator", is_residue=True)
     return Skip(step, "no compensator is declared", is_residue=step.tier is not Tier.READ)

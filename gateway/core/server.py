@@ -63,6 +63,9 @@ class RunSettings:
         Gt(0),
         Doc("How long a compensator is tried, waits for an open breaker not counted, before its run freezes."),
     ] = 3600.0
+    settle: Annotated[
+        float, SECONDS, Gt(0), Doc("How long an unknown outcome is asked about before its run freezes.")
+    ] = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,21 @@ class JournalSettings:
     backend: Annotated[JournalBackend, Doc("`memory` forgets everything at the end; for tests only.")] = (
         JournalBackend.SQLITE
     )
+    keys: Annotated[
+        str | None,
+        Doc("Key ring that seals the records. Unset: a file beside the data folder, made at the first start."),
+    ] = None
+    checkpoint: Annotated[
+        str | None, Doc("File that tells how far the log had reached. Unset: beside the key ring.")
+    ] = None
+    checkpoint_every: Annotated[float, SECONDS, Ge(1), Doc("How often the checkpoint is told, to file and log.")] = 60.0
+    retention: Annotated[
+        float | None,
+        SECONDS,
+        Gt(0),
+        Doc("Closed runs are archived and pruned this long after their last record. Unset: never."),
+    ] = None
+    archive: Annotated[str | None, Doc("Folder for archived runs. Unset: `archive` in the data folder.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

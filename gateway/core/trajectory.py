@@ -19,7 +19,9 @@ from gateway.core.records import (
     CompensationSkipped,
     ReadObserved,
     Record,
+    RecoveryFailed,
     RefusalsObserved,
+    SavepointTaken,
     StepCommitted,
     StepFailed,
     StepInDoubt,
@@ -28,6 +30,7 @@ from gateway.core.records import (
     TrajectoryCommitted,
     TrajectoryFrozen,
     TrajectoryOpened,
+    TrajectoryRewound,
     UnwindingStarted,
 )
 from gateway.core.tool import BoundRequest
@@ -65,8 +68,16 @@ class IllegalRecord(ValueError):
 
 @dataclass(slots=True)
 class Step:
-    """One step. `order` is the stream version at which it completed, or was intended while it is in doubt;
-    `intended_at` is UTC milliseconds."""
+    """One step.
+
+    Attributes:
+        intended, order: stream versions of its intent and of its end, as far as the agent could know of it: its outcome,
+            or the record of the doubt, which a later settling does not move. A step happened before another if its
+            `order` is below the other's `intended`; else both ran at the same time.
+        intended_at, doubted_at: UTC milliseconds.
+        undo_turn: 2 once the compensator is sent for the second and last time.
+        skipped: why unwinding sent nothing for it.
+    """
 
     number: int
     tool: str
@@ -87,6 +98,17 @@ class Step:
     detail: str = ""
     is_residue: bool = False
     intended_at: int = 0
+    intended: int = 0
+    doubted_at: int = 0
+    undo_turn: int = 1
+    skipped: str | None = None
+
+    @property
+    def is_to_undo(self) -> bool:
+        """Whether unwinding has anything to say about it yet: undo it, or record why not."""
+        if self.state is StepState.FAILED:
+            return self.skipped is None
+        return self.state in (StepState.COMMITTED, StepState.COMPENSATING, StepState.IN_DOUBT)
 
 
 @dataclass(slots=True)
@@ -100,6 +122,9 @@ class Trajectory:
         pivot: the pivot step from its intent on, unless it failed.
         undelivered: steps whose results the agent has not got yet.
         newly_delivered: delivered since the last record, to ride on the next one.
+        savepoints: stream version of each by name, in order.
+        rewinding: savepoint that the present unwinding stops at; None if it undoes the run.
+        recovery_failures: how often in a row settling or undoing broke off.
     """
 
     id: str
@@ -110,8 +135,12 @@ class Trajectory:
     changed_at: int = 0
     is_implicit: bool = False
     on_abandon: str = "escalate"
+    on_stuck: str = "stop"
     ttl_s: float | None = None
     labels: dict[str, str] = field(default_factory=dict)
+    savepoints: dict[str, int] = field(default_factory=dict)
+    rewinding: str | None = None
+    recovery_failures: int = 0
     steps: dict[int, Step] = field(default_factory=dict)
     actions: dict[str, int] = field(default_factory=dict)
     callers: dict[str, int] = field(default_factory=dict)
@@ -130,6 +159,11 @@ class Trajectory:
     def is_open(self) -> bool:
         """Whether something may still happen in it."""
         return self.phase not in (Phase.SUCCEEDED, Phase.ABORTED_CLEAN)
+
+    @property
+    def undone_since(self) -> int:
+        """The stream version that an unwinding goes back to: steps intended later are undone."""
+        return 0 if self.rewinding is None else self.savepoints[self.rewinding]
 
     def delivered(self, number: int) -> None:
         """Note that the agent has a step's result; it is written with the next record of the run."""
@@ -175,6 +209,7 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             _expect(state, record, state.version == 0)
             state.agent, state.is_implicit, state.opened_at = record.agent, record.is_implicit, at
             state.on_abandon, state.ttl_s, state.labels = record.on_abandon, record.ttl_s, record.labels
+            state.on_stuck = record.on_stuck
         case StepIntended():
             _intended(state, record, at)
         case StepCommitted():
@@ -182,33 +217,52 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
         case StepFailed():
             step = _take(state, record.step, record, StepState.INTENDED, StepState.IN_DOUBT)
             step.state, step.detail, step.is_delivered = StepState.FAILED, record.detail, True
+            step.compensator, step.unbound = record.compensator, record.unbound
+            step.order, state.recovery_failures = max(step.order, state.version + 1), 0
             if state.pivot == step.number:
                 state.pivot = None
         case StepInDoubt():
             step = _take(state, record.step, record, StepState.INTENDED)
             step.state, step.detail = StepState.IN_DOUBT, record.detail
+            step.order, step.doubted_at = state.version + 1, at
             state.in_doubt.add(step.number)
         case ReadObserved():
             state.reads += 1
         case RefusalsObserved():
             state.refusals += sum(count for *_, count in record.refusals)
         case UnwindingStarted():
-            _expect(state, record, state.phase in (Phase.PREPARING, Phase.FROZEN))
-            state.phase, state.reason = Phase.COMPENSATING, record.reason
+            is_widened = state.phase is Phase.COMPENSATING and state.rewinding is not None and record.savepoint is None
+            _expect(state, record, state.phase in (Phase.PREPARING, Phase.FROZEN) or is_widened)
+            _expect(state, record, record.savepoint is None or record.savepoint in state.savepoints)
+            state.phase, state.reason, state.rewinding = Phase.COMPENSATING, record.reason, record.savepoint
+        case SavepointTaken():
+            _expect(state, record, state.phase is Phase.PREPARING)
+            state.savepoints.pop(record.name, None)
+            state.savepoints[record.name] = state.version + 1
+        case TrajectoryRewound():
+            _expect(state, record, state.phase is Phase.COMPENSATING and state.rewinding == record.savepoint)
+            kept = state.savepoints[record.savepoint]
+            state.savepoints = {name: at_ for name, at_ in state.savepoints.items() if at_ <= kept}
+            state.phase, state.reason, state.rewinding = Phase.PREPARING, "", None
+        case RecoveryFailed():
+            state.recovery_failures += 1
         case CompensationIntended():
-            step = state.steps[record.step]
-            _expect(state, record, state.phase is Phase.COMPENSATING and step.state is StepState.COMMITTED)
-            step.state = StepState.COMPENSATING
+            _compensating(state, record)
         case CompensationCompleted():
             state.steps[record.step].state = StepState.COMPENSATED
+            state.recovery_failures = 0
         case CompensationSkipped():
             step = state.steps[record.step]
-            step.state, step.detail, step.is_residue = StepState.SKIPPED, record.reason, record.is_residue
+            if step.state is not StepState.FAILED:
+                step.state, step.detail = StepState.SKIPPED, record.reason
+            step.skipped, step.is_residue = record.reason, record.is_residue
+            state.in_doubt.discard(step.number)
         case CompensationRefused():
             step = state.steps[record.step]
             step.state, step.detail, step.is_residue = StepState.COMPENSATION_FAILED, record.detail, True
+            state.in_doubt.discard(step.number)
         case TrajectoryAborted():
-            _expect(state, record, state.phase is Phase.COMPENSATING)
+            _expect(state, record, state.phase is Phase.COMPENSATING and state.rewinding is None)
             state.phase = Phase.ABORTED_CLEAN
         case TrajectoryCommitted():
             _expect(state, record, state.phase in (Phase.PREPARING, Phase.FINALIZING))
@@ -244,6 +298,7 @@ def _intended(state: Trajectory, record: StepIntended, at: int) -> None:
         is_idempotent=record.is_idempotent,
         caller=record.caller,
         intended_at=at,
+        intended=state.version + 1,
     )
     state.in_flight.add(record.step)
     state.actions[record.action] = record.step
@@ -255,13 +310,27 @@ def _intended(state: Trajectory, record: StepIntended, at: int) -> None:
 
 def _committed(state: Trajectory, record: StepCommitted) -> None:
     step = _take(state, record.step, record, StepState.INTENDED, StepState.IN_DOUBT)
-    step.state, step.order = StepState.COMMITTED, state.version + 1
+    if step.state is StepState.INTENDED:
+        step.order = state.version + 1
+    step.state, state.recovery_failures = StepState.COMMITTED, 0
     step.compensator, step.unbound, step.bad, step.detail = record.compensator, record.unbound, record.bad, ""
     state.undelivered.add(step.number)
     if step.unbound is not None:
         state.unbound.add(step.number)
     if step.number == state.pivot and state.phase is Phase.PREPARING:
         state.phase = Phase.FINALIZING
+
+
+def _compensating(state: Trajectory, record: CompensationIntended) -> None:
+    step = state.steps[record.step]
+    is_first = step.state is StepState.COMMITTED or (step.state is StepState.FAILED and step.compensator is not None)
+    is_blind = step.state is StepState.IN_DOUBT and record.compensator is not None
+    is_second = step.state is StepState.COMPENSATING and record.round > step.undo_turn
+    _expect(state, record, state.phase is Phase.COMPENSATING and (is_first or is_blind or is_second))
+    if record.compensator is not None:
+        step.compensator = record.compensator
+    step.state, step.undo_turn = StepState.COMPENSATING, record.round
+    state.in_doubt.discard(step.number)
 
 
 def _take(state: Trajectory, number: int, record: Record, *legal: StepState) -> Step:

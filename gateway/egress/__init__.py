@@ -13,7 +13,7 @@ from gateway.core.fault import Broken
 from gateway.core.message import Reply, Request
 from gateway.core.tool import ToolSpec
 
-__all__ = ["Egress", "Timings"]
+__all__ = ["Egress", "StreamBroken", "Timings"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,28 +22,24 @@ from yarl import URL
 
 from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
-from gateway.core.headers import answer_fields, field_lines, request_fields, request_head
+from gateway.core.headers import answer_fields
 from gateway.core.message import Body, BytesBody, Reply, Request, first_header
 from gateway.core.tool import ToolSpec
 from gateway.egress import Egress, StreamBroken, Timings
+from gateway.egress.framing import ToolLines, answer_problem, request_bytes, tool_lines
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
-from gateway.egress.wire import Attempt, UploadBroken, open_session
+from gateway.egress.wire import Attempt, UploadBroken, exchange, open_session
 
 __all__ = ["ClientEgress"]
 
 KEEPALIVE_S = 4.0  # servers commonly close idle connections after 5 s (Node, uvicorn, Apache); be earlier
-BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 
 
 class _Upstream(NamedTuple):
     """What is the same for all requests to a tool."""
 
-    tool: ToolSpec
+    lines: ToolLines
     url: URL
-    prefix: bytes
-    host_line: bytes
-    credential_line: bytes
-    credential_name: bytes
 
 
 class ClientEgress:
@@ -74,7 +70,7 @@ class ClientEgress:
         """Send once; see `Egress`."""
         upstream = self._upstream(tool)
         try:
-            head = _head(upstream, request)
+            head = request_bytes(upstream.lines, request)
         except ValueError as error:
             return Broken(Fault.CLIENT_ERROR, Dispatched.NO, f"nothing was sent to {tool.name}: {error}")
         attempt = Attempt(
@@ -85,13 +81,8 @@ class ClientEgress:
             is_fresh=request.fresh_connection,
         )
         try:
-            response = await self._session.request(
-                request.method,
-                self._url(upstream, request),
-                data=attempt,
-                allow_redirects=False,
-                timeout=self._timeout(timings),
-            )
+            url = self._url(upstream, request)
+            response = await exchange(self._session, request.method, url, attempt, self._timeout(timings))
         except (aiohttp.ClientError, OSError, UploadBroken) as error:
             return _broken(tool, attempt, error)
         finally:
@@ -106,7 +97,7 @@ class ClientEgress:
         self, tool: ToolSpec, request: Request, timings: Timings, attempt: Attempt, response: aiohttp.ClientResponse
     ) -> Reply | Broken:
         content = response.content
-        if problem := _head_problem(response):
+        if problem := answer_problem(response.status, response.raw_headers):
             response.close()
             return Broken(Fault.PROTOCOL, Dispatched.YES, f"{tool.name} sent {problem}")
         attempt.answered(content, idle_s=timings.idle_s, is_bounded=request.capture_answer)
@@ -130,16 +121,16 @@ class ClientEgress:
 
     def _upstream(self, tool: ToolSpec) -> _Upstream:
         known = self._upstreams.get(tool.name)
-        if known is None or known.tool is not tool:
-            known = self._upstreams[tool.name] = _prepare(tool)
+        if known is None or known.lines.tool is not tool:
+            known = self._upstreams[tool.name] = _Upstream(tool_lines(tool), URL(tool.upstream.origin))
         return known
 
     def _url(self, upstream: _Upstream, request: Request) -> URL:
         """The pool only needs the origin; traces, where someone has switched them on, want the whole."""
         if not self._session.trace_configs:
             return upstream.url
-        target = (upstream.prefix + request.target).decode("ascii")
-        return URL(upstream.tool.upstream.origin + target, encoded=True)
+        target = (upstream.lines.prefix + request.target).decode("ascii")
+        return URL(upstream.lines.tool.upstream.origin + target, encoded=True)
 
     def _timeout(self, timings: Timings) -> aiohttp.ClientTimeout:
         connect_s = min(timings.connect_s, timings.total_s)
@@ -151,50 +142,6 @@ class ClientEgress:
             if connect_s == timings.connect_s:
                 self._timeouts[connect_s] = known
         return known
-
-
-def _prepare(tool: ToolSpec) -> _Upstream:
-    upstream = tool.upstream
-    credential = tool.credential
-    return _Upstream(
-        tool,
-        URL(upstream.origin),
-        upstream.prefix.encode("ascii"),
-        field_lines(((b"Host", upstream.authority.encode("ascii")),)),
-        field_lines((credential,)) if credential else b"",
-        credential[0].lower() if credential else b"",
-    )
-
-
-def _head(upstream: _Upstream, request: Request) -> bytes:
-    if request.method == "CONNECT":
-        raise ValueError("CONNECT asks for a tunnel, which a tool call cannot be")
-    headers = request_fields(request.headers)
-    if name := upstream.credential_name:
-        headers = tuple(field for field in headers if field[0].lower() != name)
-    lines = upstream.host_line + field_lines(headers) + upstream.credential_line + _framing(request)
-    return request_head(request.method, upstream.prefix + request.target, lines)
-
-
-def _framing(request: Request) -> bytes:
-    """How the body's end is told. A method that is meant to have a body says so when it has none (RFC 9110 8.6)."""
-    if request.body is None:
-        return b"Content-Length: 0\r\n" if request.method in BODY_METHODS else b""
-    size = request.body.size
-    return b"Transfer-Encoding: chunked\r\n" if size is None else b"Content-Length: %d\r\n" % size
-
-
-def _head_problem(response: aiohttp.ClientResponse) -> str:
-    """Return what makes a well-formed head unusable, or nothing."""
-    if response.status == 101:
-        return "101 Switching Protocols, which nobody asked for"
-    coding = first_header(response.raw_headers, b"transfer-encoding")
-    if coding is not None and coding.strip().lower() != b"chunked":
-        return "a transfer coding other than chunked"
-    values = b"".join([value for _, value in response.raw_headers])
-    if len(values.translate(None, b"\r\n\0")) != len(values):
-        return "a header field with a line break or NUL in it"
-    return ""
 
 
 class _StreamedBody:

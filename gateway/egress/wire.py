@@ -6,6 +6,8 @@ What aiohttp 3.14 would do on its own, and what stands here instead:
 * sends GET, PUT and DELETE twice when a kept connection drops (aiohttp#10790)  -> the retry is switched off, and a
   `WireRequest` can only be made from an `Attempt`, which a repeat does not have
 * hands an idle connection out although bytes nobody asked for wait on it (aiohttp#13656)  -> `Pool` looks first
+* spends part of each call on redirects, cookies, proxies and a second timer  -> `exchange` goes to the pool itself,
+  unless somebody wants traces of the session
 * rounds timers, and cannot tell "never sent" from "sent and lost"  -> `Attempt` keeps exact timers and that one fact
 
 The names with an underscore are aiohttp's own; the version is pinned to a minor release, and tests fail if one of them
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
     from aiohttp.connector import Connection
 
-__all__ = ["Attempt", "Pool", "UploadBroken", "WireRequest", "open_session"]
+__all__ = ["Attempt", "Pool", "UploadBroken", "WireRequest", "exchange", "open_session"]
 
 _LINE_BYTES = 8_190
 _FIELD_BYTES = 32_768
@@ -65,6 +67,50 @@ def open_session(*, keepalive_s: float, ssl_context: ssl.SSLContext | None) -> a
     )
     session._retry_connection = False
     return session
+
+
+async def exchange(
+    session: aiohttp.ClientSession, method: str, url: URL, attempt: Attempt, bounds: aiohttp.ClientTimeout
+) -> aiohttp.ClientResponse:
+    """Send an attempt and return the response once its head is here.
+
+    This is what `ClientSession.request` does for a request without redirects, cookies, proxies and session timers. With
+    trace configurations on the session (aiohttp's instrumentation) it is that method.
+
+    Raises:
+        aiohttp.ClientError, OSError, UploadBroken: it broke; `attempt` knows whether anything was sent.
+    """
+    if session.trace_configs:
+        return await session.request(method, url, data=attempt, allow_redirects=False, timeout=bounds)
+    connector = session.connector
+    if connector is None:
+        raise RuntimeError("the session is closed")
+    loop = asyncio.get_running_loop()
+    request = WireRequest(method, url, data=attempt, loop=loop, session=session)
+    try:
+        connection = await connector.connect(request, [], bounds)
+    except TimeoutError as error:
+        raise aiohttp.ConnectionTimeoutError from error
+    try:
+        assert connection.protocol is not None
+        connection.protocol.set_response_params(
+            skip_payload=method == "HEAD",
+            read_until_eof=True,
+            auto_decompress=False,
+            read_bufsize=_READ_BYTES,
+            max_line_size=_LINE_BYTES,
+            max_field_size=_FIELD_BYTES,
+            max_headers=_FIELDS,
+        )
+        response = await request.send(connection)
+        try:
+            return await response.start(connection)
+        except BaseException:
+            response.close()
+            raise
+    except BaseException:
+        connection.close()
+        raise
 
 
 class UploadBroken(Exception):
@@ -287,7 +333,7 @@ class WireRequest(aiohttp.ClientRequest):
             session=self._session,
             stream_writer=writer,
         )
-        self.response = response  # type: ignore[assignment]  # a class attribute of the base, declared None
+        cast(Any, self).response = response  # the base declares it as None
         return response
 
 

@@ -21,25 +21,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import socket
-import struct
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, cast
 
-from aiohttp import ClientError, web
+from aiohttp import web
 from aiohttp.http import HttpVersion10, HttpVersion11
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
+from gateway.core.framing import Framing, frame_answer
 from gateway.core.headers import field_lines
 from gateway.core.message import Body, BytesBody, Headers, first_header
-from gateway.egress import StreamBroken
-from gateway.egress.spool import Spool, SpoolFailed, TooLarge
+from gateway.ingress.request import READ_BYTES, IncomingRequest, UploadBroken
+from gateway.ingress.writer import ResponseWriter, write_body
 
 __all__ = ["HttpFront", "IncomingRequest", "OutgoingResponse", "UploadBroken"]
 
@@ -48,16 +46,10 @@ log = logging.getLogger(__name__)
 KEEPALIVE_S = 75.0
 STALLED_S = 60.0
 LINGER_S = 5.0
-READ_BYTES = 1 << 16
 LINE_BYTES = 16_384
 FIELD_BYTES = 32_768
 FIELDS = 128
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
-_NO_BODY_STATUSES = frozenset({204, 304})
-
-
-class UploadBroken(Exception):
-    """The request's body is malformed, or stopped coming. The message is one clause for the caller."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,119 +68,6 @@ class OutgoingResponse:
     reason: bytes | None = None
     on_delivered: Callable[[], None] | None = None
     release: Callable[[], Awaitable[None]] | None = None
-
-
-class IncomingRequest:
-    """A request as it came: raw target, raw header fields in order, and a body that is read once.
-
-    Attributes:
-        method: as the agent wrote it.
-        target: the raw request target.
-        headers: raw fields in order, hop-by-hop ones included.
-        has_body: whether the request declares one, be it empty (`Content-Length: 0`).
-    """
-
-    __slots__ = (
-        "_body_size",
-        "_is_continue_due",
-        "_request",
-        "_stalled_s",
-        "_was_continued",
-        "has_body",
-        "headers",
-        "method",
-        "target",
-    )
-
-    def __init__(self, request: web.BaseRequest, stalled_s: float) -> None:
-        message = request._message
-        self._request = request
-        self._stalled_s = stalled_s
-        self.method: str = message.method
-        self.target: bytes = message.path.encode("utf-8", "surrogateescape")
-        self.headers: Headers = message.raw_headers
-        length = first_header(self.headers, b"content-length")
-        self._body_size = None if message.chunked else int(length or 0)
-        self.has_body = message.chunked or length is not None
-        self._is_continue_due = message.version == HttpVersion11 and first_header(self.headers, b"expect") is not None
-        self._was_continued = False
-
-    @property
-    def peer(self) -> str:
-        """Address of the other side; empty on a Unix socket."""
-        return self._request.remote or ""
-
-    @property
-    def body_size(self) -> int | None:
-        """Declared length of the body in bytes, or None where only the end tells."""
-        return self._body_size
-
-    @property
-    def is_waiting_for_continue(self) -> bool:
-        """The agent was told nothing yet and may be holding its body back."""
-        return self._is_continue_due and not self._was_continued
-
-    async def read_all(self, spool: Spool, *, max_bytes: int, memory_limit: int | None = None) -> Body:
-        """Return the whole body, replayable; the caller closes it.
-
-        Raises:
-            TooLarge: more than `max_bytes` were declared or came; declared ones are not waited for.
-            SpoolFailed: the disk refused.
-            UploadBroken: malformed or stalled.
-        """
-        if self._body_size is not None and self._body_size > max_bytes:
-            raise TooLarge(max_bytes)
-        content = self._request.content
-        if content.is_eof() and content.exception() is None and content.total_bytes <= READ_BYTES:
-            data = content.read_nowait()
-            if len(data) > max_bytes:
-                raise TooLarge(max_bytes)
-            return BytesBody(data)
-        return await spool.collect(self.stream().chunks(), max_bytes=max_bytes, memory_limit=memory_limit)
-
-    def stream(self) -> Body:
-        """Return the body as it comes; it can be read once."""
-        return _Upload(self)
-
-    async def _pieces(self) -> AsyncIterator[bytes]:
-        content = self._request.content
-        if self.is_waiting_for_continue:
-            self._was_continued = True
-            if not content.total_bytes and (transport := self._request.transport) is not None:
-                transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        try:
-            while not content.at_eof():
-                data = content.read_nowait()
-                if not data:
-                    async with asyncio.timeout(self._stalled_s):
-                        data = await content.readany()
-                if data:
-                    yield data
-        except TimeoutError as error:
-            raise UploadBroken(f"the request's body stopped coming for {self._stalled_s:g} s") from error
-        except (ClientError, HttpProcessingError, web.RequestPayloadError, OSError) as error:
-            raise UploadBroken("the request's body is malformed or was cut off") from error
-
-
-class _Upload:
-    """A request's body on its way."""
-
-    __slots__ = ("_incoming",)
-
-    is_replayable = False
-
-    def __init__(self, incoming: IncomingRequest) -> None:
-        self._incoming = incoming
-
-    @property
-    def size(self) -> int | None:
-        return self._incoming.body_size
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        return self._incoming._pieces()
-
-    async def aclose(self) -> None:
-        """The connection is the front's to keep or close."""
 
 
 Handler = Callable[[IncomingRequest], Awaitable[OutgoingResponse]]
@@ -341,12 +220,12 @@ class HttpFront:
     async def _answered(
         self, request: web.BaseRequest, incoming: IncomingRequest, response: OutgoingResponse
     ) -> _Written:
-        writer = _ResponseWriter(request, self._stalled_s)
+        writer = ResponseWriter(request, self._stalled_s)
         try:
             is_kept = await self._write(writer, request, incoming, response)
             if response.on_delivered is not None:
                 await writer.flush()
-                response.on_delivered()
+                _call(response.on_delivered)
             return _Written(is_kept)
         except ConnectionError:
             raise
@@ -360,7 +239,7 @@ class HttpFront:
             await (response.release() if response.release is not None else response.body.aclose())
 
     async def _write(
-        self, writer: _ResponseWriter, request: web.BaseRequest, incoming: IncomingRequest, response: OutgoingResponse
+        self, writer: ResponseWriter, request: web.BaseRequest, incoming: IncomingRequest, response: OutgoingResponse
     ) -> bool:
         """Write head and body; return whether the connection may serve another request."""
         body, framing = response.body, _frame(request, response)
@@ -378,11 +257,11 @@ class HttpFront:
             writer.write(head + body.data)
         else:
             writer.write(head)
-            await _stream(writer, body, framing)
+            await write_body(writer, body, framing)
         await writer.drain()
         return is_kept
 
-    def _head(self, request: web.BaseRequest, response: OutgoingResponse, framing: _Framing, *, is_kept: bool) -> bytes:
+    def _head(self, request: web.BaseRequest, response: OutgoingResponse, framing: Framing, *, is_kept: bool) -> bytes:
         headers = framing.headers
         if first_header(headers, b"date") is None:
             headers = (*headers, (b"Date", self._now()))
@@ -468,134 +347,19 @@ class _Refused(_Written):
     async def prepare(self, request: web.BaseRequest) -> None:
         framing = _frame(request, self._response)
         data = self._response.body.data if isinstance(self._response.body, BytesBody) else b""
-        writer = _ResponseWriter(request, self._front._stalled_s)
+        writer = ResponseWriter(request, self._front._stalled_s)
         writer.write(self._front._head(request, self._response, framing, is_kept=False) + data)
         await writer.drain()
 
 
-@dataclass(frozen=True, slots=True)
-class _Framing:
-    """How the end of an answer's body is told (RFC 9112 section 6.3)."""
-
-    headers: Headers
-    is_bodiless: bool = False
-    is_chunked: bool = False
-    ends_by_closing: bool = False
+def _frame(request: web.BaseRequest, response: OutgoingResponse) -> Framing:
+    is_http_1_0 = request.version == HttpVersion10
+    return frame_answer(request.method, response.status, response.headers, response.body.size, is_http_1_0=is_http_1_0)
 
 
-def _frame(request: web.BaseRequest, response: OutgoingResponse) -> _Framing:
-    headers, status, size = response.headers, response.status, response.body.size
-    if request.method == "HEAD" or status in _NO_BODY_STATUSES:
-        if status == 204:
-            headers = _without_length(headers)
-        elif request.method == "HEAD" and size and first_header(headers, b"content-length") is None:
-            headers = (*headers, (b"Content-Length", b"%d" % size))
-        return _Framing(headers, is_bodiless=True)
-    if size is not None:
-        said = [value for name, value in headers if name.lower() == b"content-length"]
-        if said != [b"%d" % size]:
-            headers = (*_without_length(headers), (b"Content-Length", b"%d" % size))
-        return _Framing(headers)
-    headers = _without_length(headers)
-    if request.version == HttpVersion10:
-        return _Framing(headers, ends_by_closing=True)
-    return _Framing((*headers, (b"Transfer-Encoding", b"chunked")), is_chunked=True)
-
-
-def _without_length(headers: Headers) -> Headers:
-    return tuple(pair for pair in headers if pair[0].lower() != b"content-length")
-
-
-class _ResponseWriter:
-    """Writes to a connection with backpressure; a reader that takes nothing for too long is dropped."""
-
-    __slots__ = ("_request", "_stalled_s", "has_begun")
-
-    def __init__(self, request: web.BaseRequest, stalled_s: float) -> None:
-        self._request = request
-        self._stalled_s = stalled_s
-        self.has_begun = False
-
-    def write(self, data: bytes) -> None:
-        """Hand bytes to the transport.
-
-        Raises:
-            ConnectionError: the agent has left.
-        """
-        transport = self._request.transport
-        if transport is None or transport.is_closing():
-            raise ConnectionResetError("the agent has left")
-        self.has_begun = True
-        transport.write(data)
-
-    async def drain(self) -> None:
-        """Wait while the transport's buffer is full."""
-        protocol = self._request.protocol
-        if not protocol.writing_paused:
-            return
-        transport = self._request.transport
-        handle = (
-            asyncio.get_running_loop().call_later(self._stalled_s, transport.abort) if transport is not None else None
-        )
-        try:
-            await protocol._drain_helper()
-        finally:
-            if handle is not None:
-                handle.cancel()
-
-    async def flush(self) -> None:
-        """Wait until the kernel has taken every byte.
-
-        Raises:
-            ConnectionError: the agent left before.
-        """
-        transport = self._request.transport
-        if transport is None or transport.is_closing():
-            raise ConnectionResetError("the agent has left")
-        if transport.get_write_buffer_size():
-            transport.set_write_buffer_limits(high=0)
-            try:
-                await self.drain()
-            finally:
-                transport.set_write_buffer_limits()
-            if self._request.transport is None:
-                raise ConnectionResetError("the agent has left")
-
-    def break_off(self, *, with_reset: bool) -> None:
-        """End the connection in the middle of the answer; with a reset where a plain close would look like its end."""
-        transport = self._request.transport
-        if transport is None:
-            return
-        if with_reset:
-            linger_not = struct.pack("ii", 1, 0)
-            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_not)
-            transport.abort()
-        else:
-            transport.close()
-
-
-async def _stream(writer: _ResponseWriter, body: Body, framing: _Framing) -> None:
-    """Write a body as it comes.
-
-    Raises:
-        ConnectionError: the agent left, or the body broke and the connection was closed in the middle.
-    """
-    left = body.size
+def _call(on_delivered: Callable[[], None]) -> None:
+    """Call back; the answer is out, so a bug in there must not take it back."""
     try:
-        async with aclosing(cast(Any, body.chunks())) as chunks:
-            async for data in chunks:
-                if not data:
-                    continue
-                if left is not None:
-                    left -= len(data)
-                    if left < 0:
-                        raise StreamBroken("the body is longer than it said")
-                writer.write(b"%x\r\n%b\r\n" % (len(data), data) if framing.is_chunked else data)
-                await writer.drain()
-        if left:
-            raise StreamBroken("the body is shorter than it said")
-    except (StreamBroken, SpoolFailed) as error:
-        writer.break_off(with_reset=framing.ends_by_closing)
-        raise ConnectionResetError(str(error)) from error
-    if framing.is_chunked:
-        writer.write(b"0\r\n\r\n")
+        on_delivered()
+    except Exception:
+        log.exception("what follows a delivered answer has failed")

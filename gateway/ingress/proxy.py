@@ -21,6 +21,7 @@ from gateway.clock import Clock
 from gateway.core.call import Call, Handler
 from gateway.core.canonical import action_digest, fingerprint
 from gateway.core.codes import Code
+from gateway.core.headers import protected_option
 from gateway.core.manifest import Tier
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request, first_header
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
@@ -38,6 +39,8 @@ _NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _KEY = re.compile(rb'"?[\x21\x23-\x5b\x5d-\x7e]{1,255}"?')
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _NO_TRACE = b"0" * 32
+_NEVER_PASSED = frozenset({"TRACE", "CONNECT"})
+"""TRACE would echo credentials (RFC 9110 section 9.3.8); CONNECT opens a tunnel and belongs to the forward proxy."""
 
 
 class ProxyLimits:
@@ -116,6 +119,15 @@ class Proxy:
     # --- making the call
 
     def _accept(self, request: IncomingRequest) -> tuple[ToolSpec, Match, Call] | Refusal:
+        if request.method in _NEVER_PASSED:
+            return Refusal(code=Code.INVALID_ARGUMENTS, detail=f"{request.method} is not passed on to tools.")
+        option = protected_option(request.headers)
+        if option is not None:
+            return Refusal(
+                code=Code.INVALID_ARGUMENTS,
+                detail=f"Connection names {option.decode('latin-1')!r}, an end-to-end field: a proxy may not drop it. "
+                "Leave it out of Connection.",
+            )
         target = split_target(request.target)
         if isinstance(target, BadTarget):
             return Refusal(code=Code.INVALID_ARGUMENTS, detail=target.detail)
@@ -153,6 +165,7 @@ class Proxy:
                 request.headers,
                 has_side_effects=not operation.is_read,
                 capture_answer=not operation.is_read,
+                fresh_connection=operation.tier is Tier.PIVOT,
             ),
             agent=agent.decode("ascii") if agent is not None else request.peer or "local",
             started=now,

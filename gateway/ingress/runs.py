@@ -33,7 +33,7 @@ ABORT_WAIT_S = 20.0
 _BODY_MAX = 64 * 1024
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _ABANDON = ("escalate", "unwind", "commit")
-_OPEN_KEYS = {"id", "on_abandon", "ttl", "budget", "labels"}
+_OPEN_KEYS = {"id", "on_abandon", "ttl", "labels"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,10 @@ class Runs:
     async def show(self, name: str) -> Shown | Refusal:
         """Show a run, open or over."""
         run = await self._trajectories.find(name)
-        return _unknown(name) if run is None else Shown(200, trajectory_view(run.state))
+        if run is None:
+            return _unknown(name)
+        run = await self._trajectories.durable(run)
+        return Shown(200, trajectory_view(run.state))
 
     async def commit(self, name: str) -> Shown | Refusal:
         """Close a run as done."""
@@ -144,6 +147,7 @@ class Runs:
         while run.state.phase is Phase.COMPENSATING and (left := deadline - self._clock.now()) > 0:
             await asyncio.wait((run.changed(),), timeout=left)
             run = await self._trajectories.find(name) or run
+        run = await self._trajectories.durable(run)
         if run.state.phase is Phase.FROZEN:
             return await self._trajectories.decided(run, Abort(reason=reason)) or Shown(409, trajectory_view(run.state))
         status = 202 if run.state.phase is Phase.COMPENSATING else 200
@@ -163,7 +167,9 @@ def _arguments(body: bytes) -> dict[str, object] | Refusal:
 
 
 def _opening(arguments: dict[str, object], agent: str) -> tuple[str | None, Open] | Refusal:
-    problems = [f"{key!r} is not known" for key in sorted(arguments.keys() - _OPEN_KEYS)]
+    problems = [f"{key!r} is not known" for key in sorted(arguments.keys() - _OPEN_KEYS - {"budget"})]
+    if "budget" in arguments:
+        problems.append("budgets are not enforced by this release, so none is accepted")
     name, ttl, labels = arguments.get("id"), arguments.get("ttl"), arguments.get("labels", {})
     abandon = arguments.get("on_abandon", "escalate")
     if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):

@@ -15,7 +15,7 @@ Backends: `memory` (tests, and runs without a disk), `sqlite` (the embedded defa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,8 +33,10 @@ __all__ = [
     "JournalPoisoned",
     "JournalStats",
     "JournalUnavailable",
+    "Keepable",
     "KeyClaim",
     "KeyOwner",
+    "Pruned",
 ]
 
 
@@ -66,11 +68,17 @@ class JournalLocked(JournalError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One record as the journal keeps it: kind, UTC milliseconds, and the encoded body verbatim."""
+    """One record as the journal keeps it: kind, UTC milliseconds, and the encoded body verbatim.
+
+    `effect` and `destination` go into its envelope where there is one: which change in the world it is about, and where
+    that goes. They are not read back.
+    """
 
     kind: str
     at: int
     data: bytes
+    effect: str = field(default="", compare=False)
+    destination: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +147,36 @@ class JournalStats:
     oldest_queued_s: float
     is_healthy: bool
     details: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What one batch of retention took: runs, their records, the large bodies they named, and whether more is due."""
+
+    runs: int = 0
+    records: int = 0
+    bodies: frozenset[str] = frozenset()
+    is_more: bool = False
+
+
+class Keepable(Protocol):
+    """What a sealed journal offers to whoever looks after it."""
+
+    @property
+    def untold(self) -> int:
+        """Rows since the last checkpoint."""
+
+    async def checkpoint(self) -> str | None:
+        """Tell the outside how far the log reaches; return the text, or None if nothing is new."""
+
+    def reload_keys(self) -> bool:
+        """Read the key ring again if its file changed; return whether another key is active."""
+
+    async def prune(self, before: int, archive: str | None = None) -> Pruned:
+        """Archive and delete one batch of closed runs that changed last before `before`, UTC milliseconds."""
+
+    async def sweep(self, bodies: Iterable[str]) -> int:
+        """Delete those of some large bodies that no record names any more; return how many."""
 
 
 class Journal(Protocol):

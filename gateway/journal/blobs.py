@@ -8,11 +8,13 @@ write that may still be running, and two callers who store the same bytes cannot
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import re
 import secrets
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -29,6 +31,7 @@ _NAME = re.compile(r"sha256:[0-9a-f]{64}")
 _GATHER_BYTES = 1 << 20
 _GATHER_PIECES = 64
 _READ_BYTES = 256 << 10
+_FRESH_S = 3600.0
 
 
 class BlobFolder:
@@ -92,6 +95,14 @@ class BlobFolder:
                 raise JournalCorrupt(f"body {name} is missing: {path} does not exist") from None
             raise
         return KeptBody(self, path, digest, size)
+
+    async def discard(self, digests: Collection[str]) -> int:
+        """Delete bodies that no record names, except those stored lately; return how many went. Repeatable.
+
+        Raises:
+            JournalUnavailable: the disk refused.
+        """
+        return await self.run(_discard, self._folder, digests, time.time() - _FRESH_S)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return `function(…)`, computed on the folder's thread.
@@ -181,7 +192,9 @@ class _Draft:
     def publish(self, folder: Path, synced: set[str]) -> str:
         digest = self._digest.hexdigest()
         target = _place(folder, digest)
-        if not (target.exists() and target.stat().st_size == self._size):
+        if target.exists() and target.stat().st_size == self._size:
+            os.utime(target)  # so that nobody takes it for forgotten before its record is there
+        else:
             os.fsync(self._descriptor)
             target.parent.mkdir(mode=0o700, exist_ok=True)
             if target.parent.name not in synced:
@@ -214,6 +227,17 @@ class _Reader:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _discard(folder: Path, digests: Collection[str], before: float) -> int:
+    gone = 0
+    for digest in digests:
+        path = _place(folder, digest)
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < before:
+                path.unlink()
+                gone += 1
+    return gone
 
 
 def sync_folder(folder: Path) -> None:

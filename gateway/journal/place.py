@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.journal.schema import has_wal_reset_race
 
-__all__ = ["Place"]
+__all__ = ["Place", "checkpoint_beside"]
 
 _FILE_SUFFIXES = frozenset({".db", ".sqlite", ".sqlite3"})
 
@@ -43,6 +44,16 @@ class Place:
         """The file as SQLite opens it for reading only."""
         return self.file.as_uri() + "?mode=ro"
 
+    def is_sealed(self) -> bool:
+        """Whether the file holds a journal with sealed records, so that its key ring must be somewhere."""
+        if not self.file.exists():
+            return False
+        try:
+            with contextlib.closing(sqlite3.connect(self.read_only_uri, uri=True, isolation_level=None)) as connection:
+                return bool(connection.execute("SELECT EXISTS (SELECT 1 FROM chain)").fetchone()[0])
+        except sqlite3.Error:
+            return False  # not a journal, from before the seal, or damaged: whoever opens it for use says so
+
     def figures(self) -> dict[str, object]:
         """Return path, sizes in bytes, and what to know about the SQLite library in use."""
         return {
@@ -52,6 +63,11 @@ class Place:
             "sqlite_version": sqlite3.sqlite_version,
             "has_wal_reset_race": has_wal_reset_race(sqlite3.sqlite_version_info),
         }
+
+
+def checkpoint_beside(ring: Path, folder: Path) -> Path:
+    """Return where the gateway of a data folder tells how far its log reached: beside the key ring."""
+    return ring.with_name(f"{folder.name}.checkpoint")
 
 
 def _size(path: Path) -> int:

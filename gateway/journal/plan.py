@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gateway.journal import Append, Conflict, Head, JournalError
 from gateway.journal.fence import follow_up
 
-__all__ = ["Plan", "Standing", "plan_batch"]
+__all__ = ["Facts", "Plan", "Standing", "plan_batch", "route_status"]
 
 
 class Standing(NamedTuple):
@@ -23,6 +23,16 @@ class Standing(NamedTuple):
     head: Head
 
 
+class Facts(NamedTuple):
+    """What the envelope of a record says beyond the record itself."""
+
+    stream: str
+    effect: str
+    destination: str
+    route: str
+    producer: str
+
+
 @dataclass(slots=True)
 class Plan:
     """Rows to write, and for each append its error or None.
@@ -30,6 +40,7 @@ class Plan:
     Attributes:
         errors: one for each append, in their order.
         records: (stream id, n, kind, at, data), in the order of commit.
+        facts: for each record, what its envelope says beyond it.
         claims: (digest, stream id, step, expires_at); a later claim on a digest wins.
         created, changed: heads to insert and to update, by name.
         opened: how many more streams are open afterwards; negative if fewer.
@@ -37,6 +48,7 @@ class Plan:
 
     errors: list[JournalError | None] = field(default_factory=list)
     records: list[tuple[int, int, str, int, bytes]] = field(default_factory=list)
+    facts: list[Facts] = field(default_factory=list)
     claims: list[tuple[bytes, int, int, int]] = field(default_factory=list)
     created: dict[str, Standing] = field(default_factory=dict)
     changed: dict[str, Standing] = field(default_factory=dict)
@@ -62,12 +74,18 @@ def plan_batch(appends: Iterable[Append], known: Mapping[str, Standing], next_id
         else:
             standing = Standing(standing.id, _head_after(append, standing.head.opened_at))
             (plan.created if name in plan.created else plan.changed)[name] = standing
-        stream = standing.id
+        stream, route = standing.id, route_status(append.state, append.is_open)
         for n, entry in enumerate(append.entries, append.expected + 1):
             plan.records.append((stream, n, entry.kind, entry.at, entry.data))
+            plan.facts.append(Facts(name, entry.effect, entry.destination, route, append.agent))
         for claim in append.claims:
             plan.claims.append((claim.digest, stream, claim.step, claim.expires_at))
     return plan
+
+
+def route_status(state: str, is_open: bool) -> str:
+    """Return what envelopes say of a run's state: the state, and whether the run is open."""
+    return f"{state}/open" if is_open else f"{state}/closed"
 
 
 def _refusal(append: Append, standing: Standing | None, earlier: JournalError | None) -> JournalError | None:

@@ -204,6 +204,8 @@ def _apply(connection: sqlite3.Connection, migration: Migration, at: int) -> Non
 def check_tail(connection: sqlite3.Connection) -> None:
     """Compare the latest records with their heads, which one transaction wrote. Cost does not grow with history.
 
+    The seal is another matter: `chain.open_chain` looks at that, with the key ring in hand.
+
     Raises:
         JournalCorrupt: they disagree; names the first record that does.
     """

@@ -4,20 +4,24 @@ Two connections, each on its own thread: one writes, fed whole transactions by t
 reads, opened read-only, so that a look-up never waits behind an fsync. WAL with `synchronous=FULL`: an append whose future
 is done is on the disk. Why so, and what was weighed: docs/adr/0010-sqlite-journal.md.
 
-`DIR/journal.db` (with `-wal` and `-shm` beside it while open), `DIR/journal.lock`, `DIR/blobs/` for large bodies.
+`DIR/journal.db` (with `-wal` and `-shm` beside it while open), `DIR/journal.lock`, `DIR/blobs/` for large bodies. Beside the
+folder: `DIR.keys`, the key ring, and `DIR.checkpoint`, how far the log had reached (docs/adr/0040-sealed-journal.md).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from gateway.core.message import Body
+from gateway.core.seal import Checkpoint
 from gateway.journal import (
     Append,
     Entry,
@@ -28,24 +32,30 @@ from gateway.journal import (
     JournalStats,
     JournalUnavailable,
     KeyOwner,
+    Pruned,
+    retention,
     schema,
     statements,
 )
 from gateway.journal.blobs import BlobFolder, sync_folder
+from gateway.journal.chain import open_chain, read_checkpoint
 from gateway.journal.committer import Committer, CommitterSettings
 from gateway.journal.connection import Connection
 from gateway.journal.faults import is_corruption, is_unstorable, translate
 from gateway.journal.fence import follow_up
+from gateway.journal.keyring import KeyRing, KeyRingError, default_ring
 from gateway.journal.lock import FolderLock
-from gateway.journal.place import Place
+from gateway.journal.place import Place, checkpoint_beside
 from gateway.journal.plan import Plan, Standing
+from gateway.journal.sealer import Sealer
 
-__all__ = ["SqliteJournal"]
+__all__ = ["SqliteJournal", "checkpoint_of", "ring_of", "write_checkpoint"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _CACHED_STANDINGS = 16_384
+_SWEEP_RECORDS = 5_000
 
 
 class SqliteJournal:
@@ -59,10 +69,15 @@ class SqliteJournal:
         writer: Connection,
         reader: Connection,
         totals: tuple[int, int, int],
+        sealer: Sealer,
+        checkpoint: Path,
         settings: CommitterSettings | None,
         on_commit: Callable[[int, float], object] | None,
     ) -> None:
         self._place = place
+        self._sealer = sealer
+        self._checkpoint = checkpoint
+        self._told = 0
         self._lock = lock
         self._blobs = blobs
         self._writer = writer
@@ -80,6 +95,8 @@ class SqliteJournal:
         *,
         on_commit: Callable[[int, float], object] | None = None,
         settings: CommitterSettings | None = None,
+        keys: Path | str | None = None,
+        checkpoint: Path | str | None = None,
     ) -> SqliteJournal:
         """Open the journal in a folder (or in a named SQLite file), made if there is none.
 
@@ -89,9 +106,12 @@ class SqliteJournal:
             path: the data folder, or a file ending in .db, .sqlite or .sqlite3.
             on_commit: called after each group commit with its entries and seconds.
             settings: bounds of the queue.
+            keys: the key ring; by default beside the folder, made if the journal is new.
+            checkpoint: the file that tells how far the log had reached; by default beside the key ring.
 
         Raises:
             JournalLocked: another gateway has the folder open.
+            KeyRingError: the ring is missing, though records were sealed with it.
             JournalCorrupt: the file is damaged; names the first thing found.
             JournalError: the folder cannot be used, or the journal is of another version.
         """
@@ -103,7 +123,8 @@ class SqliteJournal:
             _prepare_blobs(place, blobs)
             writer = await Connection.open(str(place.file))
             connections.append(writer)
-            totals = await writer.run(_prepare, place.file)
+            ring, told = ring_of(place, keys), checkpoint_of(place, keys, checkpoint)
+            sealer, totals = await writer.run(_prepare, place.file, ring, told)
             reader = await Connection.open(place.read_only_uri, is_uri=True)
             connections.append(reader)
             await reader.run(schema.configure_reader)
@@ -115,7 +136,7 @@ class SqliteJournal:
             if isinstance(error, sqlite3.Error):
                 raise translate(error, str(place.file)) from error
             raise
-        return cls(place, lock, blobs, writer, reader, totals, settings, on_commit)
+        return cls(place, lock, blobs, writer, reader, totals, sealer, told, settings, on_commit)
 
     def __repr__(self) -> str:
         return f"<SqliteJournal {str(self._place.file)!r} {self._committer!r}>"
@@ -127,7 +148,7 @@ class SqliteJournal:
     async def write(self, appends: Sequence[Append], notes: Mapping[str, bytes]) -> list[JournalError | None]:
         """Commit a batch: the committer's side of the journal, for nobody else."""
         try:
-            plan = await self._writer.run(statements.write, appends, notes, self._standings)
+            plan = await self._writer.run(statements.write, self._sealer, appends, notes, self._standings)
         except Exception as error:
             if is_unstorable(error):
                 return await self._write_in_parts(appends, notes, error)
@@ -263,6 +284,84 @@ class SqliteJournal:
         """Return when everything queued so far is durable."""
         await self._committer.flush()
 
+    async def checkpoint(self) -> str | None:
+        """Tell the checkpoint file how far the log reaches, durably; return the text, or None if nothing is new.
+
+        Raises:
+            JournalUnavailable: the file cannot be written.
+        """
+        return await self._guarded(self._writer, self._write_checkpoint)
+
+    def _write_checkpoint(self, connection: sqlite3.Connection) -> str | None:
+        sealer = self._sealer
+        sealer.begin(connection)
+        if sealer.position == self._told:
+            return None
+        note = write_checkpoint(self._checkpoint, sealer, _now())
+        self._told = sealer.position
+        return note
+
+    @property
+    def is_key_apart(self) -> bool:
+        """Whether the key ring lies outside the data folder."""
+        return self._sealer.ring.is_apart(self._place.folder)
+
+    @property
+    def untold(self) -> int:
+        """Rows since the last checkpoint."""
+        return self._sealer.position - self._told
+
+    def reload_keys(self) -> bool:
+        """Read the key ring again if its file changed; the next commit goes over to its active key. Returns whether that is
+        another.
+
+        Raises:
+            KeyRingError: it cannot be used; the old one stays in use.
+        """
+        ring = KeyRing.load(self._sealer.ring.path)
+        if ring == self._sealer.ring:
+            return False
+        if ring.find(self._sealer.key.id) is None:
+            raise KeyRingError(f"the key ring {ring.path} lacks the key in use, {self._sealer.key.id}: restore it")
+        is_new = ring.active.id != self._sealer.ring.active.id
+        self._sealer.ring = ring
+        return is_new
+
+    async def prune(self, before: int, archive: str | None = None) -> Pruned:
+        """Archive and delete one batch of closed runs that changed last before `before`, UTC milliseconds.
+
+        Raises:
+            JournalUnavailable: the archive or the journal cannot be written.
+        """
+        folder = Path(archive) if archive is not None else self._place.folder / "archive"
+        done = await self._guarded(self._writer, retention.prune, self._sealer, before, _now(), folder)
+        if done.runs:
+            self._streams, self._open_streams, self._entries = await self._guarded(self._writer, statements.totals)
+        return done
+
+    async def erase(self, run: str, *, reason: str, by: str) -> int:
+        """Erase the payloads of a closed run, large bodies included; return how many bodies went.
+
+        Raises:
+            JournalError: there is no such run, it is open, or it is from before the seal.
+        """
+        bodies = await self._guarded(self._writer, retention.erase, self._sealer, run, _now(), reason=reason, by=by)
+        return await self.sweep(bodies)
+
+    async def sweep(self, bodies: Iterable[str]) -> int:
+        """Delete those of some large bodies (digests) that no record names any more; return how many.
+
+        A body that was stored within the last hour stays: its record may be on the way.
+        """
+        left, after = set(bodies), 0
+        while left:
+            named, following = await self._read(retention.body_names, after, _SWEEP_RECORDS)
+            left -= named
+            if following is None:
+                break
+            after = following
+        return await self._blobs.discard(left)
+
     async def close(self) -> None:
         """Commit what is queued, close the file, give back the lock. May be repeated.
 
@@ -277,6 +376,8 @@ class SqliteJournal:
             await self._committer.stop()
             with contextlib.suppress(sqlite3.Error):
                 await self._reader.close()
+            with contextlib.suppress(sqlite3.Error):
+                await self.checkpoint()
             with contextlib.suppress(sqlite3.Error):
                 await self._writer.close()
         finally:
@@ -331,16 +432,64 @@ def _prepare_blobs(place: Place, blobs: BlobFolder) -> None:
         raise JournalUnavailable(f"the folder {place.blobs} cannot be used: {error.strerror}") from error
 
 
-def _prepare(connection: sqlite3.Connection, file: Path) -> tuple[int, int, int]:
-    """Make the file a journal of this version, look at its end, and return its totals."""
+def _prepare(
+    connection: sqlite3.Connection, file: Path, ring: KeyRing, checkpoint: Path
+) -> tuple[Sealer, tuple[int, int, int]]:
+    """Make the file a journal of this version, look at its end, begin a chain, and return that with the totals."""
     try:
         schema.configure(connection)
-        schema.migrate(connection, schema.load_migrations(), time.time_ns() // 1_000_000)
+        schema.migrate(connection, schema.load_migrations(), _now())
         schema.check_tail(connection)
+        told = [read_checkpoint(checkpoint, ring)] if checkpoint.exists() else []
+        sealer = open_chain(connection, ring, secrets.token_hex(8), _now(), told)
         sync_folder(file.parent)
-        return statements.totals(connection)
+        return sealer, statements.totals(connection)
     except sqlite3.Error as error:
         if is_corruption(error):
             finding = schema.find_first_damage(connection)
             raise JournalCorrupt(f"{file} is damaged: {finding}. Restore a backup") from error
         raise
+
+
+def ring_of(place: Place, keys: Path | str | None) -> KeyRing:
+    """Return the key ring of a journal; of a new journal that names none, make one.
+
+    Raises:
+        KeyRingError: it is missing or cannot be used.
+    """
+    path = Path(keys) if keys is not None else default_ring(place.folder)
+    if path.exists() or place.is_sealed():
+        return KeyRing.load(path)
+    return KeyRing.make(path, _now())
+
+
+def checkpoint_of(place: Place, keys: Path | str | None, checkpoint: Path | str | None) -> Path:
+    """Return where the checkpoint is told: as named, else beside the key ring."""
+    if checkpoint is not None:
+        return Path(checkpoint)
+    ring = Path(keys) if keys is not None else default_ring(place.folder)
+    return checkpoint_beside(ring, place.folder)
+
+
+def write_checkpoint(path: Path, sealer: Sealer, at: int) -> str:
+    """Write a checkpoint to a file, durably, and return its text.
+
+    Raises:
+        JournalUnavailable: it cannot be written.
+    """
+    made = Checkpoint(origin=f"seawall/{sealer.boot}", size=sealer.position, root=sealer.mac, at=at)
+    note, draft = made.note(sealer.key), path.with_name(f"{path.name}.part")
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(note)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise JournalUnavailable(f"the checkpoint {path} cannot be written: {error.strerror}") from error
+    return note
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gateway.journal import Append, Entry, Head, JournalCorrupt, KeyOwner
 from gateway.journal.plan import Plan, Standing, plan_batch
+from gateway.journal.sealer import ADD_ENVELOPE, Sealer, last_own_count
 
 __all__ = ["find_head", "find_key", "get_meta", "list_heads", "open_heads", "read", "recall", "totals", "write"]
 
@@ -34,10 +35,10 @@ FIND_KEY = (
 RECALL = "SELECT name, value FROM note WHERE name >= ? AND substr(name, 1, ?) = ? ORDER BY name"
 TOTALS = (
     "SELECT coalesce((SELECT max(id) FROM head), 0), (SELECT count(*) FROM head WHERE is_open = 1), "
-    "coalesce((SELECT max(id) FROM record), 0)"
+    "coalesce((SELECT max(id) FROM envelope), (SELECT max(id) FROM record), 0)"
 )
 
-_ADD_RECORD = "INSERT INTO record (stream, n, kind, at, data) VALUES (?, ?, ?, ?, ?)"
+_ADD_RECORD = "INSERT INTO record (id, stream, n, kind, at, data) VALUES (?, ?, ?, ?, ?, ?)"
 _ADD_HEAD = f"INSERT INTO head (id, {_HEAD}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _MOVE_HEAD = "UPDATE head SET version = ?, state = ?, is_open = ?, agent = ?, changed_at = ? WHERE id = ?"
 _CLAIM = (
@@ -55,6 +56,7 @@ _LATEST = (1 << 63) - 1
 
 def write(
     connection: sqlite3.Connection,
+    sealer: Sealer,
     appends: Sequence[Append],
     notes: Mapping[str, bytes],
     cached: Mapping[str, Standing],
@@ -63,6 +65,7 @@ def write(
 
     Args:
         connection: the one that writes.
+        sealer: the journal's chain.
         appends: in order; those that conflict are left out.
         notes: values to remember.
         cached: standings already known, so that a stream in use costs no look-up.
@@ -75,7 +78,12 @@ def write(
         plan = plan_batch(appends, _standings(connection, appends, cached), _next_id(connection))
         connection.executemany(_ADD_HEAD, (_head_row(standing) for standing in plan.created.values()))
         connection.executemany(_MOVE_HEAD, (_move_row(standing) for standing in plan.changed.values()))
-        connection.executemany(_ADD_RECORD, plan.records)
+        if plan.records:
+            sealer.begin(connection)
+            sealer.turn(connection, plan.records[-1][3])
+            first = sealer.position + 1
+            connection.executemany(_ADD_RECORD, ((id, *record) for id, record in enumerate(plan.records, first)))
+            connection.executemany(ADD_ENVELOPE, sealer.seal(plan))
         if plan.claims:
             connection.executemany(_CLAIM, plan.claims)
         if notes:
@@ -84,6 +92,7 @@ def write(
             connection.execute(_PROBE)
         connection.execute("COMMIT")
     except BaseException:
+        sealer.is_stale = True
         if connection.in_transaction:
             with contextlib.suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
@@ -153,8 +162,8 @@ def get_meta(connection: sqlite3.Connection, name: str, default: bytes) -> bytes
 
 def totals(connection: sqlite3.Connection) -> tuple[int, int, int]:
     """Return how many streams and entries were ever written, and how many streams are open: (streams, open, entries)."""
-    streams, is_open, entries = connection.execute(TOTALS).fetchone()
-    return streams, is_open, entries
+    streams, is_open, rows = connection.execute(TOTALS).fetchone()
+    return streams, is_open, rows - last_own_count(connection)
 
 
 def _standings(

@@ -106,6 +106,7 @@ class Trajectories:
         self._loading: dict[str, asyncio.Future[Run | None]] = {}
         self._aside: dict[str, dict[int, Record]] = {}
         self._phases: dict[Phase, set[str]] = {phase: set() for phase in Phase}
+        self._doubtful: set[str] = set()
         self._refusals: dict[str, Counter[tuple[str, str, str]]] = {}
         self.on_unwinding: Callable[[], None] = lambda: None
 
@@ -125,6 +126,10 @@ class Trajectories:
     def compensating(self) -> list[str]:
         """Return the names of the runs that are being undone."""
         return list(self._phases[Phase.COMPENSATING])
+
+    def in_doubt(self) -> list[str]:
+        """Return the names of the live runs with a step in doubt."""
+        return [name for name in self._doubtful if name in self._runs]
 
     def by_phase(self) -> dict[str, int]:
         """Return how many live runs are in each phase."""
@@ -203,6 +208,22 @@ class Trajectories:
         if run.state.version == 0 and not run.busy:
             self._drop(run)
 
+    async def intent(self, run: Run, number: int) -> StepIntended:
+        """Return what a step set out to do, read back from the journal: memory keeps no requests.
+
+        Raises:
+            JournalCorrupt: it is not where the run says.
+            JournalUnavailable: it cannot be read.
+        """
+        for pending in list(run.pending):
+            await asyncio.wait((pending,))
+        step = run.state.steps[number]
+        entries = await self.journal.read(run.state.id, step.intended - 1)
+        intended = decode(entries[0].kind, entries[0].data) if entries else None
+        if not isinstance(intended, StepIntended) or intended.step != number:
+            raise JournalCorrupt(f"record {step.intended} of run {run.state.id} is not the intent of step {number}")
+        return intended
+
     # --- adding records
 
     def decide(self, run: Run, command: Command, *, lazy: bool = False) -> Refusal | asyncio.Future[None]:
@@ -223,6 +244,18 @@ class Trajectories:
             return verdict
         await asyncio.shield(verdict)
         return None
+
+    async def durable(self, run: Run) -> Run:
+        """Return the run once everything it shows is on disk: nobody is told what a crash could take back.
+
+        Raises:
+            JournalUnavailable: it cannot be written or read.
+        """
+        while run.pending:
+            await asyncio.wait(set(run.pending))
+        if run.is_lost:
+            return await self.find(run.state.id) or run
+        return run
 
     def record(
         self, run: Run, records: Sequence[Record], *, lazy: bool = False, claims: Sequence[KeyClaim] = ()
@@ -245,8 +278,8 @@ class Trajectories:
             )
         entries = []
         for record in records:
-            entries.append(Entry(*_encoded(record, at)))
             evolve(state, record, at)
+            entries.append(_entry(state, record, at))
         future = self.journal.append(
             Append(
                 stream=state.id,
@@ -259,6 +292,7 @@ class Trajectories:
             ),
             lazy=lazy,
         )
+        self._note_doubt(state)
         run.pending.add(future)
         future.add_done_callback(partial(self._appended, run, records, lazy))
         if state.phase is not phase or before == 0:
@@ -303,8 +337,8 @@ class Trajectories:
         """Write the refusals counted since the last time, lazily, one record a run."""
         refusals, self._refusals = self._refusals, {}
         for name, counts in refusals.items():
-            run = self._runs.get(name)
-            if run is not None and run.state.version and not run.is_lost:
+            run = self._runs.get(name) or self._closed.get(name)
+            if run is not None and not run.is_lost:
                 told = [(code, tool, operation, count) for (code, tool, operation), count in counts.items()]
                 self.record(run, [RefusalsObserved(refusals=told)], lazy=True)
 
@@ -360,6 +394,12 @@ class Trajectories:
         failed.exception()  # so that a caller who does not wait is not told off
         return failed
 
+    def _note_doubt(self, state: Trajectory) -> None:
+        if state.in_doubt:
+            self._doubtful.add(state.id)
+        else:
+            self._doubtful.discard(state.id)
+
     def _file(self, run: Run) -> None:
         name, phase = run.state.id, run.state.phase
         for names in self._phases.values():
@@ -377,6 +417,7 @@ class Trajectories:
 
     def _drop(self, run: Run) -> None:
         self._runs.pop(run.state.id, None)
+        self._doubtful.discard(run.state.id)
         self._file(run)
         siblings = self._implicit.get(run.state.agent)
         if siblings and run in siblings:
@@ -432,6 +473,7 @@ class Trajectories:
             self._runs[name] = run
             if state.is_implicit:
                 self._implicit.setdefault(state.agent, []).append(run)
+        self._note_doubt(state)
         self._resolve_flights(run)
         self._file(run)
         return run
@@ -488,6 +530,11 @@ def _opens(records: Sequence[Record]) -> bool:
     return isinstance(records[0], TrajectoryOpened)
 
 
-def _encoded(record: Record, at: int) -> tuple[str, int, bytes]:
+def _entry(state: Trajectory, record: Record, at: int) -> Entry:
+    """Return a record as the journal takes it, with what its envelope says: the step it is about, and where that goes."""
     kind, data = encode(record)
-    return kind, at, data
+    number = getattr(record, "step", None)
+    step = state.steps.get(number) if isinstance(number, int) else None
+    if step is None:
+        return Entry(kind, at, data)
+    return Entry(kind, at, data, f"{state.id}/{number}", f"{step.tool}.{step.operation}")

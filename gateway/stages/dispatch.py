@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gateway.clock import Clock
 from gateway.core.call import Call, Lane
 from gateway.core.manifest import KeyFormat
@@ -54,14 +56,7 @@ class Dispatch:
         headers = outgoing(call)
         if not call.operation.is_read or call.lane is Lane.COMPENSATION:
             headers = self._for_writes(call, headers)
-        return Request(
-            request.method,
-            request.target,
-            headers,
-            request.body,
-            has_side_effects=request.has_side_effects,
-            capture_answer=request.capture_answer,
-        )
+        return replace(request, headers=headers)
 
     def _for_writes(self, call: Call, headers: Headers) -> Headers:
         keys = call.tool.idempotency

@@ -18,6 +18,7 @@ from gateway.core.message import BytesBody, Reply
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.records import StepCommitted, decode
 from gateway.core.saga import Open
+from gateway.core.settle import why_not_resent
 from gateway.core.trajectory import Step, StepState
 from gateway.journal import Journal, JournalCorrupt, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
@@ -41,6 +42,8 @@ class IdempotencyStage:
         """Find the call's run; for a write, find out what it repeats."""
         if call.lane is not Lane.FORWARD:
             return await proceed(call)
+        if call.step is not None:
+            return await self._resume(call, proceed, call.step)
         caller = None if call.caller_key is None else caller_digest(call.agent, call.tool.name, call.caller_key)
         action, content = call.action.hex(), call.fingerprint.hex()
         joined: int | None = None
@@ -66,6 +69,19 @@ class IdempotencyStage:
             shared, joined = await self._wait(call, flight)
             if shared is not None:
                 return shared
+
+    async def _resume(self, call: Call, proceed: Handler, number: int) -> Outcome:
+        """A step that the gateway settles on its own: the agent's identical repeat waits for it, or it for that one."""
+        run = await self._trajectories.find(call.trajectory)
+        step = None if run is None else run.state.steps.get(number)
+        if run is None or step is None or step.state is not StepState.IN_DOUBT:
+            return _conflict(call, step)
+        flight_key = (run.state.id, step.caller or step.action)
+        flight = self._flights.get(flight_key)
+        if flight is None:
+            return await self._act(call, proceed, run, Doubtful(step), flight_key)
+        shared, _ = await self._wait(call, flight)
+        return shared or _conflict(call, step)
 
     # --- which run, which step
 
@@ -116,7 +132,8 @@ class IdempotencyStage:
                 if refusal is not None:
                     return Rejected(refusal)
                 call.step, call.key, call.is_in_doubt = step.number, step.key, True
-                call.first_sent = self._clock.now() - (self._clock.at() - step.intended_at) / 1000
+                call.first_sent = self._clock.now() - max(0, self._clock.at() - step.intended_at) / 1000
+                call.given_up = self._clock.now() - max(0, self._clock.at() - step.doubted_at) / 1000
                 return await self._lead(call, proceed, flight_key)
             case Mismatch(step):
                 return Rejected(Refusal(
@@ -154,15 +171,12 @@ class IdempotencyStage:
         return _share(outcome), number
 
     def _cannot_settle(self, call: Call, step: Step) -> Refusal | None:
-        """Return why the step in doubt may not be sent again under its key, or None."""
-        keys = call.tool.idempotency
+        """Return why the step in doubt can be neither asked about nor sent again under its key, or None."""
         why = None
-        if keys is None and not call.operation.is_idempotent:
-            why = f"{call.tool.name} does not say that it honours idempotency keys"
-        elif keys is not None and self._clock.at() - step.intended_at > keys.window * 1000:
-            why = f"{call.tool.name} may have forgotten its key by now"
-        elif step.fingerprint != call.fingerprint.hex():
+        if step.fingerprint != call.fingerprint.hex():
             why = "this call differs from the one that was sent"
+        elif call.operation.probe is None:
+            why = why_not_resent(call.tool, call.operation, step.intended_at / 1000, self._clock.at() / 1000)
         if why is None:
             return None
         return Refusal(

@@ -13,9 +13,11 @@ from gateway.core.call import Call, Handler, Lane
 from gateway.core.codes import Code
 from gateway.core.idempotency import caller_digest
 from gateway.core.manifest import JournalMode
+from gateway.core.message import body_bytes
 from gateway.core.outcome import Outcome, Refusal, Rejected
-from gateway.core.records import CompensationIntended, StepFailed, StepIntended
-from gateway.core.saga import Begin, IntendCompensation, decide
+from gateway.core.records import CompensationIntended, RecordedRequest, StepFailed, StepIntended
+from gateway.core.saga import Begin, IntendCompensation, admits_repeat, decide
+from gateway.core.settle import why_not_resent
 from gateway.journal import Conflict, JournalUnavailable, KeyClaim
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.telemetry import Telemetry
@@ -24,6 +26,10 @@ __all__ = ["JournalStage"]
 
 DEFAULT_KEY_WINDOW_MS = 24 * 3600 * 1000
 """How long a caller's key is remembered where the tool does not say; what most vendors keep (Stripe: 24 hours)."""
+
+
+INLINE_REQUEST_LIMIT = 16 * 1024
+"""Requests up to this many bytes lie in the log itself; larger ones are kept beside it, once per content."""
 
 
 class JournalStage:
@@ -46,12 +52,31 @@ class JournalStage:
         elif call.step is None:
             refusal = await self._intend(run, call)
         else:
-            run.busy.add(call.step)
-            call.is_committed_to_send = True
-            refusal = None
+            refusal = self._may_repeat(run, call)
+            if refusal is None:
+                run.busy.add(call.step)
+                call.is_committed_to_send = True
         return Rejected(refusal) if refusal is not None else await proceed(call)
 
+    def _may_repeat(self, run: Run, call: Call) -> Refusal | None:
+        """Return why a step that has its intent may not be sent (again) just now, or None."""
+        refusal = admits_repeat(run.state, is_in_doubt=call.is_in_doubt)
+        if refusal is not None or not call.is_in_doubt or call.first_sent is None:
+            return refusal
+        why = why_not_resent(call.tool, call.operation, call.first_sent, self._clock.now())
+        if why is None:
+            return None
+        return Refusal(
+            code=Code.OUTCOME_UNKNOWN,
+            dependency=call.tool.name,
+            detail=f"Step {call.step} ({call.operation.name}) is not sent again, because {why}.",
+        )
+
     async def _intend(self, run: Run, call: Call) -> Refusal | None:
+        try:
+            request = await self._recorded(call)
+        except JournalUnavailable as error:
+            return _unavailable(call, str(error)).refusal
         begin = Begin(
             tool=call.tool.name,
             operation=call.operation,
@@ -62,11 +87,13 @@ class JournalStage:
             salt=self._trajectories.salt,
             caller=None if call.caller_key is None else caller_digest(call.agent, call.tool.name, call.caller_key),
             caller_key=call.caller_key,
+            request=request,
+            stage=call.stage,
         )
         records = decide(run.state, begin)
         if isinstance(records, Refusal):
             return records
-        (intent,) = records
+        intent = records[-1]
         assert isinstance(intent, StepIntended)
         call.step, call.key, call.is_committed_to_send = intent.step, intent.key, True
         run.busy.add(intent.step)
@@ -98,6 +125,21 @@ class JournalStage:
             return str(error)
         return None
 
+    async def _recorded(self, call: Call) -> RecordedRequest | None:
+        """What settling or undoing the step may need of its request; None where nothing could be done with it."""
+        operation = call.operation
+        has_use = operation.probe or operation.compensator or call.tool.idempotency or operation.is_idempotent
+        if not has_use:
+            return None
+        body = call.request.body
+        if body is None:
+            return RecordedRequest.of(call.request.headers, call.params, None)
+        if not body.is_replayable:
+            return None
+        data = await body_bytes(body, INLINE_REQUEST_LIMIT)
+        kept = await self._trajectories.journal.keep(body) if data is None else data
+        return RecordedRequest.of(call.request.headers, call.params, kept)
+
     def _withdraw(self, run: Run, call: Call) -> None:
         """The intent may reach the disk yet, but nothing was sent and nothing will be."""
         never = StepFailed(
@@ -113,7 +155,10 @@ class JournalStage:
         return (KeyClaim(bytes.fromhex(intent.caller), intent.step, self._clock.at() + window_ms),)
 
     async def _intend_compensation(self, run: Run, call: Call) -> Refusal | None:
-        records = decide(run.state, IntendCompensation(step=call.step or 0, salt=self._trajectories.salt))
+        intend = IntendCompensation(
+            step=call.step or 0, salt=self._trajectories.salt, compensator=call.compensation, turn=call.undo_turn
+        )
+        records = decide(run.state, intend)
         if isinstance(records, Refusal):
             return records
         if records:

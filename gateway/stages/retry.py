@@ -1,8 +1,14 @@
-"""Owns the attempts of a call: repeats what may be repeated, within a budget that repeats of agents draw on too."""
+"""Owns the attempts of a call: repeats what may be repeated, within a budget that repeats of agents draw on too.
+
+An attempt in doubt is settled before anything is repeated: by the operation's probe where it has one, else by sending it
+again under a key that the tool still honours. A call that comes in because its step is in doubt (the agent's identical
+repeat, or the settler's after a restart) begins with that question.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from gateway.clock import Clock
 from gateway.core.call import Call, Handler, Lane
@@ -10,7 +16,9 @@ from gateway.core.codes import Code
 from gateway.core.fault import Fault
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected
 from gateway.core.retry import RecentFailures, RetryAfter, RetryBudget, conclude, decide_retry
+from gateway.core.settle import Verdict, may_resend_until, why_not_resent
 from gateway.core.tool import Catalog, ToolSpec
+from gateway.stages.settle import Settle, absent, doubtful, landed
 from gateway.telemetry import Telemetry
 
 __all__ = ["RetryStage"]
@@ -26,7 +34,8 @@ class RetryStage:
     repeats that an unwinding needs. Nothing of a call is kept on the stage.
     """
 
-    def __init__(self, clock: Clock, telemetry: Telemetry) -> None:
+    def __init__(self, clock: Clock, telemetry: Telemetry, settle: Settle | None = None) -> None:
+        self._settle = settle or Settle({}, clock)
         self._clock = clock
         self._telemetry = telemetry
         self._budgets: dict[tuple[str, bool], RetryBudget] = {}
@@ -38,18 +47,63 @@ class RetryStage:
         is_repeat = self._is_agents_repeat(call)
         if is_repeat and not budget.charge(self._clock.now()):
             return Rejected(_refusal(call, budget.refill_s(self._clock.now())))
+        doubt: Outcome | None = None
+        if call.is_in_doubt:
+            doubt = await self._settle_first(call, proceed, budget)
+            if doubt is not None and (not isinstance(doubt, InDoubt) or self._why_not_resent(call) is not None):
+                return doubt
         if call.first_sent is None:
             call.first_sent = self._clock.now()
-        last = outcome = await self._attempt(call, proceed, budget if is_repeat else None)
+        last = await self._attempt(call, proceed, budget if is_repeat else None)
+        outcome = last if doubt is None else await _conclude(call, doubt, last)
         if not is_repeat and not isinstance(outcome, Rejected):
             budget.deposit(call.tool.retry.budget_ratio, self._clock.now())
+        if isinstance(last, InDoubt):
+            last = outcome = await self._settled(call, proceed, budget, last)
         while (delay_s := self._delay_s(call, last, outcome, budget)) is not None:
             await self._wait(budget, outcome, delay_s)
             call.is_in_doubt = isinstance(outcome, InDoubt)
             last = await self._attempt(call, proceed, budget)
-            outcome = await _conclude(outcome, last)
+            outcome = await _conclude(call, outcome, last)
+            if isinstance(last, InDoubt):
+                last = outcome = await self._settled(call, proceed, budget, last)
+        call.is_in_doubt = isinstance(outcome, InDoubt)
         self._remember(call, outcome)
         return outcome
+
+    # --- settling
+
+    async def _settle_first(self, call: Call, proceed: Handler, budget: RetryBudget) -> Outcome | None:
+        """Ask about the attempts of earlier times. Returns None if they did not land and the step may be done now."""
+        given_up = self._clock.now() if call.given_up is None else call.given_up
+        answer = await self._settle(call, proceed, given_up, self._purse(budget))
+        match answer.verdict:
+            case Verdict.LANDED:
+                call.is_in_doubt = False
+                return landed(call, answer)
+            case Verdict.NOT_LANDED:
+                call.is_in_doubt = False
+                return absent(call, Fault.CANCELLED, answer) if call.is_settling_only else None
+            case Verdict.UNKNOWN:
+                why_not = self._why_not_resent(call)
+                return doubtful(call, answer.detail if why_not is None else f"{answer.detail}, and {why_not}")
+
+    async def _settled(self, call: Call, proceed: Handler, budget: RetryBudget, doubt: InDoubt) -> Outcome:
+        """Ask about the attempt that was just given up. Returns the doubt itself if that does not settle it."""
+        if call.operation.probe is None or call.operation.is_read:
+            return doubt
+        answer = await self._settle(call, proceed, self._clock.now(), self._purse(budget))
+        if answer.verdict is Verdict.UNKNOWN:
+            return doubt
+        await _close(doubt)
+        return landed(call, answer) if answer.verdict is Verdict.LANDED else absent(call, doubt.fault, answer)
+
+    def _purse(self, budget: RetryBudget) -> Callable[[], bool]:
+        return lambda: budget.charge(self._clock.now())
+
+    def _why_not_resent(self, call: Call) -> str | None:
+        now = self._clock.now()
+        return why_not_resent(call.tool, call.operation, now if call.first_sent is None else call.first_sent, now)
 
     def reconfigure(self, catalog: Catalog) -> None:
         """Take over the floors of the catalog (the highest among a domain's tools); drop budgets of domains that are
@@ -108,7 +162,11 @@ class RetryStage:
         return decision.delay_s
 
     def _is_agents_repeat(self, call: Call) -> bool:
-        return call.lane is Lane.FORWARD and self._recent.is_repeat((call.agent, call.action), self._clock.now())
+        return (
+            call.lane is Lane.FORWARD
+            and not call.is_settling_only
+            and self._recent.is_repeat((call.agent, call.action), self._clock.now())
+        )
 
     def _remember(self, call: Call, outcome: Outcome) -> None:
         """Note a failure that an agent might now repeat; our own refusals cost the tool nothing and are not noted."""
@@ -128,10 +186,10 @@ class RetryStage:
 
 
 def _key_until(call: Call) -> float | None:
-    """Return until when the tool remembers the call's key, or None if sending again settles nothing."""
-    if call.tool.idempotency is None or call.key is None or call.first_sent is None:
+    """Return until when sending the call again settles a doubt, or None if it never does."""
+    if call.key is None or call.first_sent is None:
         return None
-    return call.first_sent + call.tool.idempotency.window
+    return may_resend_until(call.tool, call.operation, call.first_sent)
 
 
 def _is_refundable(outcome: Outcome) -> bool:
@@ -139,9 +197,9 @@ def _is_refundable(outcome: Outcome) -> bool:
     return not isinstance(outcome, Failed | InDoubt) or outcome.fault in _WORKING
 
 
-async def _conclude(earlier: Outcome, last: Outcome) -> Outcome:
+async def _conclude(call: Call, earlier: Outcome, last: Outcome) -> Outcome:
     """Return what both amount to; a reply that is not part of it is closed."""
-    together = conclude(earlier, last)
+    together = conclude(earlier, last, has_key=call.tool.idempotency is not None)
     if together is not last:
         await _close(last)
     return together

@@ -13,28 +13,29 @@ from typing import assert_never
 from gateway.core.call import Call, Handler, Lane
 from gateway.core.codes import Code, Dispatched
 from gateway.core.coding import decoded
-from gateway.core.environment import request_env, response_env
+from gateway.core.environment import EVALUATED_LIMIT, response_env
 from gateway.core.expression import Environment, Expression, ExpressionError
 from gateway.core.fault import Fault
 from gateway.core.manifest import JournalMode
-from gateway.core.message import Body, BytesBody, Reply
+from gateway.core.message import Body, Reply, body_bytes
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.records import ReadObserved, RecordedReply, StepCommitted, StepFailed, StepInDoubt
 from gateway.core.retry import conclude
-from gateway.core.saga import Doubt, admits
+from gateway.core.saga import Doubt, admits, admits_settling
 from gateway.core.tool import BoundRequest
 from gateway.journal import Conflict, Journal, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
+from gateway.stages.environment import call_env
 from gateway.stages.idempotency import postcondition_refusal
 from gateway.telemetry import Telemetry
 
-__all__ = ["SagaStage", "body_bytes"]
+__all__ = ["SagaStage"]
 
 INLINE_LIMIT = 64 * 1024
 """Answers up to this many bytes lie in the log itself; larger ones are kept beside it."""
 
-EVALUATED_LIMIT = 1024 * 1024
-"""Expressions see bodies up to this size; of larger ones they see none."""
+_PARTIAL = frozenset({Fault.CLIENT_ERROR, Fault.SERVER})
+"""Failures that a tool may have answered half-way through its work."""
 
 
 class SagaStage:
@@ -53,7 +54,7 @@ class SagaStage:
         if run is None:
             raise RuntimeError(f"run {call.trajectory} was resolved and is gone")
         is_settling = call.step is not None
-        refusal = None if is_settling else admits(run.state, call.operation)
+        refusal = admits_settling(run.state) if is_settling else admits(run.state, call.operation)
         if refusal is not None:
             return Rejected(refusal)
         if call.operation.is_read:
@@ -69,7 +70,7 @@ class SagaStage:
         else:
             if call.step is None:
                 return outcome
-            if is_settling:
+            if is_settling and call.is_in_doubt:
                 outcome = await _concluded(call, outcome)
             return await self._record(run, call, outcome)
         finally:
@@ -108,11 +109,7 @@ class SagaStage:
                     return record, Rejected(postcondition_refusal(call, record.bad))
                 return record, _with_warning(outcome, record)
             case Failed():
-                status = None if outcome.reply is None else outcome.reply.status
-                detail = (
-                    outcome.refusal.detail if outcome.refusal is not None else f"{call.tool.name} answered {status}"
-                )
-                return StepFailed(step=number, fault=outcome.fault.value, detail=detail, status=status), outcome
+                return await self._failed(call, outcome), outcome
             case InDoubt():
                 status = None if outcome.reply is None else outcome.reply.status
                 record_ = StepInDoubt(
@@ -124,6 +121,24 @@ class SagaStage:
             case _ as never:
                 assert_never(never)
 
+    async def _failed(self, call: Call, failed: Failed) -> StepFailed:
+        """The record of a failure, with the undo of what it may have left behind where the manifest expects such."""
+        reply, declared = failed.reply, call.operation.compensator
+        compensator, unbound = None, None
+        if reply is not None and declared is not None and declared.is_for_partial and failed.fault in _PARTIAL:
+            data = await body_bytes(reply.body, EVALUATED_LIMIT) or b""
+            compensator, unbound = _bind(call, await self._environment(call, reply, data))
+        status = None if reply is None else reply.status
+        detail = failed.refusal.detail if failed.refusal is not None else f"{call.tool.name} answered {status}"
+        return StepFailed(
+            step=call.step or 0,
+            fault=failed.fault.value,
+            detail=detail,
+            status=status,
+            compensator=compensator,
+            unbound=unbound,
+        )
+
     def _is_in_doubt(self, call: Call) -> bool:
         run = self._trajectories.get(call.trajectory)
         return run is not None and call.step in run.state.in_doubt
@@ -131,8 +146,8 @@ class SagaStage:
     async def _committed(self, call: Call, reply: Reply) -> StepCommitted:
         data = await body_bytes(reply.body, EVALUATED_LIMIT)
         stored = data if data is not None and len(data) <= INLINE_LIMIT else await self._keep(reply.body)
-        env = await self._environment(call, reply, decoded(reply.headers, data or b"", EVALUATED_LIMIT))
-        bad = _unmet(call.operation.postcondition, env)
+        env = await self._environment(call, reply, data or b"")
+        bad = _unmet(call.operation.postcondition, env) if call.is_answer_known else None
         compensator, unbound = _bind(call, env)
         return StepCommitted(
             step=call.step or 0,
@@ -140,6 +155,7 @@ class SagaStage:
             compensator=compensator,
             unbound=unbound,
             bad=bad,
+            settled=call.settled,
         )
 
     async def _keep(self, body: Body) -> bytes | str:
@@ -154,17 +170,10 @@ class SagaStage:
         operation = call.operation
         if operation.postcondition is None and operation.compensator is None:
             return {}
-        request = call.request
-        asked = b"" if request.body is None else await body_bytes(request.body, EVALUATED_LIMIT) or b""
-        target = request.target.decode("latin-1")
-        return {
-            "request": request_env(request.method, target, request.headers, asked, call.params),
-            "response": response_env(reply.status, reply.headers, data),
-            "params": dict(call.params),
-            "key": call.key,
-            "trajectory": {"id": call.trajectory, "agent": call.agent},
-            "step": {"number": call.step, "operation": operation.name, "tier": operation.tier.value},
-        }
+        env = await call_env(call)
+        if call.is_answer_known:
+            env["response"] = response_env(reply.status, reply.headers, decoded(reply.headers, data, EVALUATED_LIMIT))
+        return env
 
     def _observe(self, run: Run, call: Call, outcome: Outcome) -> None:
         if isinstance(outcome, Rejected):
@@ -203,7 +212,7 @@ async def _concluded(call: Call, last: Outcome) -> Outcome:
             f"again to {call.tool.name} under the same key did not settle it. Try that again later, or abort the run.",
         ),
     )
-    concluded = conclude(doubt, last)
+    concluded = conclude(doubt, last, has_key=call.tool.idempotency is not None)
     reply = None if isinstance(last, Rejected) else last.reply
     if reply is not None and (isinstance(concluded, Rejected) or concluded.reply is not reply):
         await reply.aclose()
@@ -211,15 +220,6 @@ async def _concluded(call: Call, last: Outcome) -> Outcome:
 
 
 _STATE: dict[type, str] = {StepCommitted: "committed", StepFailed: "failed", StepInDoubt: "in_doubt"}
-
-
-async def body_bytes(body: Body, limit: int) -> bytes | None:
-    """Return a replayable body's bytes, or None if there are more than `limit`."""
-    if isinstance(body, BytesBody):
-        return body.data if len(body.data) <= limit else None
-    if body.size is None or body.size > limit:
-        return None
-    return b"".join([chunk async for chunk in body.chunks()])
 
 
 def _unmet(postcondition: Expression | None, env: Environment) -> str | None:

@@ -228,6 +228,11 @@ def test_an_unwinding_run_admits_nothing_and_waits_for_what_is_in_flight() -> No
 
 def test_a_step_that_never_landed_is_not_compensated() -> None:
     run = opened().given(begin(operation()), Fail(step=1, fault="connect", detail="refused"), Abort(reason="stop"))
+    skip = next_undo(run.state)
+    assert isinstance(skip, Skip)
+    assert not skip.is_residue
+    run.given(SkipCompensation(step=1, reason=skip.reason))
+    assert run.state.steps[1].state is StepState.FAILED
     assert isinstance(next_undo(run.state), Nothing)
 
 

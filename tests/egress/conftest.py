@@ -1,13 +1,14 @@
 """An origin and an egress towards it, on each event loop that the gateway runs on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 import uvloop
 
 from gateway.egress.client import ClientEgress
+from gateway.egress.direct import DirectEgress
 from gateway.egress.spool import Spool
 from tests.origin import Origin
 from tests.tools import MIB
@@ -25,9 +26,21 @@ async def origin() -> AsyncIterator[Origin]:
 
 
 @pytest.fixture
-async def egress(tmp_path: Path) -> AsyncIterator[ClientEgress]:
-    spool = Spool(tmp_path / "spool", memory_limit=MIB)
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    made = Spool(tmp_path / "spool", memory_limit=MIB)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=[DirectEgress, ClientEgress])
+async def egress(request: pytest.FixtureRequest, spool: Spool) -> AsyncIterator[DirectEgress | ClientEgress]:
+    made = request.param(spool, answer_limit=80 * MIB)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def client(spool: Spool) -> AsyncIterator[ClientEgress]:
     made = ClientEgress(spool, answer_limit=80 * MIB)
     yield made
     await made.close()
-    spool.close()

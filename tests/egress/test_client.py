@@ -17,16 +17,17 @@ from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
 from gateway.core.headers import HOP_BY_HOP
 from gateway.core.message import BytesBody, Reply, Request
-from gateway.egress import StreamBroken, Timings
+from gateway.egress import Egress, StreamBroken, Timings
 from gateway.egress.client import ClientEgress
-from gateway.egress.spool import SpooledBody
+from gateway.egress.direct import DirectEgress
+from gateway.egress.spool import Spool, SpooledBody
 from tests.origin import Answer, Drop, Exchange, Feed, Hang, Origin, Raw, pattern, pattern_digest
 from tests.tools import LONG, MIB, SOON, Stream, answered, broken, get, make_tool, post, read, rss_bytes
 
 # What is sent
 
 
-async def test_the_request_leaves_byte_for_byte(origin: Origin, egress: ClientEgress) -> None:
+async def test_the_request_leaves_byte_for_byte(origin: Origin, egress: Egress) -> None:
     """aiohttp alone would merge `x-a` and `X-A`, delete \\xe9, and add Accept, User-Agent and Content-Type."""
     tool = make_tool("127.0.0.1", origin.port, prefix="/v1%2F")
     headers = ((b"x-a", b"1"), (b"X-A", b"caf\xe9 \xff"), (b"Cookie", b"a"), (b"cookie", b"b"), (b"X-Empty", b""))
@@ -43,13 +44,13 @@ async def test_the_request_leaves_byte_for_byte(origin: Origin, egress: ClientEg
     assert origin.requests[1].body == b"{}"
 
 
-async def test_an_empty_query_survives(origin: Origin, egress: ClientEgress) -> None:
+async def test_an_empty_query_survives(origin: Origin, egress: Egress) -> None:
     """yarl drops a lone question mark."""
     await egress.send(make_tool("127.0.0.1", origin.port), get(b"/x?"), LONG)
     assert origin.requests[0].target == b"/x?"
 
 
-async def test_hop_by_hop_fields_stay_here_in_both_directions(origin: Origin, egress: ClientEgress) -> None:
+async def test_hop_by_hop_fields_stay_here_in_both_directions(origin: Origin, egress: Egress) -> None:
     odd = tuple((name.title(), b"x-named") for name in sorted(HOP_BY_HOP - {b"transfer-encoding", b"upgrade"}))
     origin.default = Answer(200, b"ok", (*odd, (b"X-Named", b"1"), (b"X-Kept", b"caf\xe9")))
     headers = (*odd, (b"Transfer-Encoding", b"chunked"), (b"X-Named", b"1"), (b"Seawall-Key", b"1"), (b"X-Kept", b"2"))
@@ -59,7 +60,7 @@ async def test_hop_by_hop_fields_stay_here_in_both_directions(origin: Origin, eg
     assert [name for name, _ in origin.requests[0].headers] == [b"Host", b"X-Kept"]
 
 
-async def test_the_tools_credential_replaces_what_the_agent_sent(origin: Origin, egress: ClientEgress) -> None:
+async def test_the_tools_credential_replaces_what_the_agent_sent(origin: Origin, egress: Egress) -> None:
     tool = make_tool("127.0.0.1", origin.port, credential=(b"Authorization", b"Bearer tool"))
     await egress.send(tool, get(b"/", ((b"authorization", b"Bearer agent"), (b"AUTHORIZATION", b"x"))), LONG)
     assert origin.requests[0].values(b"authorization") == [b"Bearer tool"]
@@ -77,7 +78,7 @@ async def test_the_tools_credential_replaces_what_the_agent_sent(origin: Origin,
     ],
 )
 async def test_framing_is_ours_and_minimal(
-    origin: Origin, egress: ClientEgress, method: str, body: bytes | None, framing: list[bytes]
+    origin: Origin, egress: Egress, method: str, body: bytes | None, framing: list[bytes]
 ) -> None:
     request = Request(method, b"/", ((b"Content-Length", b"99"),), None if body is None else BytesBody(body))
     await egress.send(make_tool("127.0.0.1", origin.port), request, LONG)
@@ -85,7 +86,7 @@ async def test_framing_is_ours_and_minimal(
     assert origin.requests[0].values(b"transfer-encoding") == []
 
 
-async def test_a_request_that_http_cannot_carry_is_not_sent(origin: Origin, egress: ClientEgress) -> None:
+async def test_a_request_that_http_cannot_carry_is_not_sent(origin: Origin, egress: Egress) -> None:
     tool = make_tool("127.0.0.1", origin.port)
     bad = [get(b"/a b"), get(b"x"), get(b"/", ((b"X", b"secret\r\nY: 1"),)), Request("CONNECT", b"/", ())]
     for request in bad:
@@ -96,7 +97,7 @@ async def test_a_request_that_http_cannot_carry_is_not_sent(origin: Origin, egre
 
 
 @pytest.mark.parametrize("is_sized", [True, False])
-async def test_a_64_mib_upload_needs_no_memory(origin: Origin, egress: ClientEgress, is_sized: bool) -> None:
+async def test_a_64_mib_upload_needs_no_memory(origin: Origin, egress: Egress, is_sized: bool) -> None:
     size = 64 * MIB
     tool = make_tool("127.0.0.1", origin.port)
     before = rss_bytes()
@@ -108,13 +109,13 @@ async def test_a_64_mib_upload_needs_no_memory(origin: Origin, egress: ClientEgr
     assert received.values(b"transfer-encoding") == ([] if is_sized else [b"chunked"])
 
 
-async def test_a_large_body_held_in_memory_is_sent_whole(origin: Origin, egress: ClientEgress) -> None:
+async def test_a_large_body_held_in_memory_is_sent_whole(origin: Origin, egress: Egress) -> None:
     data = bytes(range(256)) * 2000
     await read(answered(await egress.send(make_tool("127.0.0.1", origin.port), post(data), LONG)))
     assert origin.requests[0].digest == hashlib.sha256(data).hexdigest()
 
 
-async def test_an_answer_may_come_before_the_upload_ends(origin: Origin, egress: ClientEgress) -> None:
+async def test_an_answer_may_come_before_the_upload_ends(origin: Origin, egress: Egress) -> None:
     feed = Feed()
     feed.send(b"x" * 100)
     origin.default = Answer(413, b"too large", reads_body=False, ending="close")
@@ -124,7 +125,7 @@ async def test_an_answer_may_come_before_the_upload_ends(origin: Origin, egress:
 
 @pytest.mark.parametrize("size", [None, 1000, 5])
 async def test_an_upload_that_breaks_off_looks_broken_to_the_tool(
-    origin: Origin, egress: ClientEgress, size: int | None
+    origin: Origin, egress: Egress, size: int | None
 ) -> None:
     async def breaks() -> AsyncIterator[bytes]:
         yield b"x" * 10
@@ -142,7 +143,7 @@ async def test_an_upload_that_breaks_off_looks_broken_to_the_tool(
 # What comes back
 
 
-async def test_the_answer_comes_back_unchanged(origin: Origin, egress: ClientEgress) -> None:
+async def test_the_answer_comes_back_unchanged(origin: Origin, egress: Egress) -> None:
     headers = ((b"Set-Cookie", b"a=1"), (b"set-cookie", b"b=2"), (b"Content-Encoding", b"gzip"), (b"ETag", b'"x"'))
     origin.default = Answer(299, b"\x1f\x8bnot really gzip", headers, reason=b"Quite \xe9 Fine")
     for request in (get(), post()):
@@ -152,7 +153,7 @@ async def test_the_answer_comes_back_unchanged(origin: Origin, egress: ClientEgr
         assert await read(reply) == b"\x1f\x8bnot really gzip"
 
 
-async def test_redirects_and_cookies_are_the_agents_business(origin: Origin, egress: ClientEgress) -> None:
+async def test_redirects_and_cookies_are_the_agents_business(origin: Origin, egress: Egress) -> None:
     """aiohttp's cookie jar would replay one agent's cookie to the next."""
     origin.default = Answer(302, b"", ((b"Location", b"/elsewhere"), (b"Set-Cookie", b"a=1; Path=/")))
     tool = make_tool("127.0.0.1", origin.port)
@@ -163,7 +164,7 @@ async def test_redirects_and_cookies_are_the_agents_business(origin: Origin, egr
 
 
 @pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("GET", 204), ("GET", 304), ("HEAD", 404)])
-async def test_answers_without_a_body(origin: Origin, egress: ClientEgress, method: str, status: int) -> None:
+async def test_answers_without_a_body(origin: Origin, egress: Egress, method: str, status: int) -> None:
     origin.default = Answer(status, b"", declared_length=1234)
     tool = make_tool("127.0.0.1", origin.port)
     for capture in (True, False):
@@ -175,14 +176,14 @@ async def test_answers_without_a_body(origin: Origin, egress: ClientEgress, meth
     assert origin.connections == 1
 
 
-async def test_informational_answers_are_skipped(origin: Origin, egress: ClientEgress) -> None:
+async def test_informational_answers_are_skipped(origin: Origin, egress: Egress) -> None:
     early = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n"
     origin.default = Answer(200, b"ok", before=early)
     assert await read(answered(await egress.send(make_tool("127.0.0.1", origin.port), post(), LONG))) == b"ok"
 
 
 @pytest.mark.parametrize("framing", ["length", "chunked", "close"])
-async def test_64_mib_down_need_no_memory(origin: Origin, egress: ClientEgress, framing: str) -> None:
+async def test_64_mib_down_need_no_memory(origin: Origin, egress: Egress, framing: str) -> None:
     size = 64 * MIB
     origin.default = Answer(200, lambda: pattern(size), framing=framing, declared_length=size)  # type: ignore[arg-type]
     tool = make_tool("127.0.0.1", origin.port)
@@ -200,7 +201,7 @@ async def test_64_mib_down_need_no_memory(origin: Origin, egress: ClientEgress, 
     assert rss_bytes() - before < 16 * MIB
 
 
-async def test_a_captured_answer_beyond_its_limit_is_given_up(origin: Origin, egress: ClientEgress) -> None:
+async def test_a_captured_answer_beyond_its_limit_is_given_up(origin: Origin, egress: Egress) -> None:
     origin.default = Answer(200, lambda: pattern(90 * MIB), declared_length=90 * MIB, applies=True)
     outcome = await egress.send(make_tool("127.0.0.1", origin.port), post(), LONG)
     assert broken(outcome) == (Fault.CANCELLED, Dispatched.YES)
@@ -208,7 +209,7 @@ async def test_a_captured_answer_beyond_its_limit_is_given_up(origin: Origin, eg
     assert "limit" in outcome.detail
 
 
-async def test_events_stream_as_they_come(origin: Origin, egress: ClientEgress) -> None:
+async def test_events_stream_as_they_come(origin: Origin, egress: Egress) -> None:
     feed = Feed()
     origin.default = Answer(200, feed, ((b"Content-Type", b"text/event-stream"),), framing="chunked")
     reply = answered(await egress.send(make_tool("127.0.0.1", origin.port), get(), LONG))
@@ -223,7 +224,7 @@ async def test_events_stream_as_they_come(origin: Origin, egress: ClientEgress) 
     await reply.aclose()
 
 
-async def test_a_reader_that_stops_stops_the_tool(origin: Origin, egress: ClientEgress) -> None:
+async def test_a_reader_that_stops_stops_the_tool(origin: Origin, egress: Egress) -> None:
     """Backpressure: what is under way is bounded by buffers, not by the answer."""
     sent: list[Exchange] = []
 
@@ -245,7 +246,7 @@ async def test_a_reader_that_stops_stops_the_tool(origin: Origin, egress: Client
     await reply.aclose()
 
 
-async def test_giving_up_a_stream_closes_the_connection_at_once(origin: Origin, egress: ClientEgress) -> None:
+async def test_giving_up_a_stream_closes_the_connection_at_once(origin: Origin, egress: Egress) -> None:
     feed = Feed()
     feed.send(b"1")
     origin.default = Answer(200, feed, framing="chunked")
@@ -256,7 +257,7 @@ async def test_giving_up_a_stream_closes_the_connection_at_once(origin: Origin, 
     await origin.requests[0].gone.wait()
 
 
-async def test_a_finished_stream_gives_its_connection_back(origin: Origin, egress: ClientEgress) -> None:
+async def test_a_finished_stream_gives_its_connection_back(origin: Origin, egress: Egress) -> None:
     origin.default = Answer(200, lambda: pattern(MIB), declared_length=MIB)
     tool = make_tool("127.0.0.1", origin.port)
     for _ in range(3):
@@ -278,7 +279,7 @@ TRUNCATED = [
 
 @pytest.mark.parametrize("answer", TRUNCATED)
 async def test_a_truncated_answer_is_never_taken_for_a_whole_one(
-    origin: Origin, egress: ClientEgress, answer: Answer
+    origin: Origin, egress: Egress, answer: Answer
 ) -> None:
     origin.default = answer
     tool = make_tool("127.0.0.1", origin.port)
@@ -305,7 +306,7 @@ async def test_a_truncated_answer_is_never_taken_for_a_whole_one(
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
     ],
 )
-async def test_an_answer_that_is_no_answer(origin: Origin, egress: ClientEgress, garbage: bytes) -> None:
+async def test_an_answer_that_is_no_answer(origin: Origin, egress: Egress, garbage: bytes) -> None:
     origin.default = Raw(garbage)
     outcome = await egress.send(make_tool("127.0.0.1", origin.port), post(), LONG)
     fault, dispatched = broken(outcome)
@@ -315,7 +316,7 @@ async def test_an_answer_that_is_no_answer(origin: Origin, egress: ClientEgress,
 
 @pytest.mark.parametrize("how", ["close", "reset"])
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "POST", "HEAD"])
-async def test_a_dropped_call_is_dispatched_once(origin: Origin, egress: ClientEgress, method: str, how: str) -> None:
+async def test_a_dropped_call_is_dispatched_once(origin: Origin, egress: Egress, method: str, how: str) -> None:
     """aio-libs/aiohttp#10790: the client silently sends idempotent methods a second time on a kept connection."""
     tool = make_tool("127.0.0.1", origin.port)
     await read(answered(await egress.send(tool, get(), LONG)))
@@ -328,7 +329,7 @@ async def test_a_dropped_call_is_dispatched_once(origin: Origin, egress: ClientE
     assert origin.ledger.effects("k") == 1
 
 
-async def test_nothing_left_if_there_was_no_connection(egress: ClientEgress, origin: Origin) -> None:
+async def test_nothing_left_if_there_was_no_connection(egress: Egress, origin: Origin) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         closed = make_tool("127.0.0.1", free.getsockname()[1])
@@ -342,7 +343,7 @@ async def test_nothing_left_if_there_was_no_connection(egress: ClientEgress, ori
     assert dispatched is Dispatched.NO
 
 
-async def test_a_connect_timeout_is_exact_and_sent_nothing(egress: ClientEgress) -> None:
+async def test_a_connect_timeout_is_exact_and_sent_nothing(egress: Egress) -> None:
     """A listener whose backlog is full answers no SYN."""
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
@@ -358,7 +359,7 @@ async def test_a_connect_timeout_is_exact_and_sent_nothing(egress: ClientEgress)
 
 
 @pytest.mark.parametrize("capture", [True, False])
-async def test_no_first_byte_is_a_timeout_and_in_doubt(origin: Origin, egress: ClientEgress, capture: bool) -> None:
+async def test_no_first_byte_is_a_timeout_and_in_doubt(origin: Origin, egress: Egress, capture: bool) -> None:
     origin.default = Hang(applies=True)
     request = Request("POST", b"/", ((b"Idempotency-Key", b"k"),), BytesBody(b"x"), capture_answer=capture)
     outcome = await egress.send(make_tool("127.0.0.1", origin.port), request, Timings(20, SOON, 20, 20))
@@ -369,7 +370,7 @@ async def test_no_first_byte_is_a_timeout_and_in_doubt(origin: Origin, egress: C
     assert origin.ledger.effects("k") == 1
 
 
-async def test_the_first_byte_timer_ends_with_the_head(origin: Origin, egress: ClientEgress) -> None:
+async def test_the_first_byte_timer_ends_with_the_head(origin: Origin, egress: Egress) -> None:
     """envoyproxy/envoy#3221: a per-try timer cut an answer that was already streaming."""
     feed = Feed()
     origin.default = Answer(200, feed, framing="chunked")
@@ -384,7 +385,7 @@ async def test_the_first_byte_timer_ends_with_the_head(origin: Origin, egress: C
     await reply.aclose()
 
 
-async def test_the_first_byte_timer_waits_for_the_upload(origin: Origin, egress: ClientEgress) -> None:
+async def test_the_first_byte_timer_waits_for_the_upload(origin: Origin, egress: Egress) -> None:
     """A slow upload is not a slow tool."""
 
     async def slow() -> AsyncIterator[bytes]:
@@ -397,14 +398,14 @@ async def test_the_first_byte_timer_waits_for_the_upload(origin: Origin, egress:
     assert origin.requests[0].body == b"ab"
 
 
-async def test_a_tool_that_does_not_read_is_bounded_by_the_total(origin: Origin, egress: ClientEgress) -> None:
+async def test_a_tool_that_does_not_read_is_bounded_by_the_total(origin: Origin, egress: Egress) -> None:
     origin.default = Hang(reads_body=False)
     body = Stream(pattern(64 * MIB), 64 * MIB)
     outcome = await egress.send(make_tool("127.0.0.1", origin.port), post(body), Timings(20, 20, 20, 4 * SOON))
     assert broken(outcome) == (Fault.TIMEOUT, Dispatched.MAYBE)
 
 
-async def test_an_answer_that_stalls_is_cut_by_the_idle_timer(origin: Origin, egress: ClientEgress) -> None:
+async def test_an_answer_that_stalls_is_cut_by_the_idle_timer(origin: Origin, egress: Egress) -> None:
     feed = Feed()
     feed.send(b"1")
     origin.default = Answer(200, feed, framing="chunked", applies=True)
@@ -417,7 +418,7 @@ async def test_an_answer_that_stalls_is_cut_by_the_idle_timer(origin: Origin, eg
     assert broken(await egress.send(tool, post(), timings)) == (Fault.TIMEOUT, Dispatched.YES)
 
 
-async def test_a_captured_answer_is_bounded_as_a_whole(origin: Origin, egress: ClientEgress) -> None:
+async def test_a_captured_answer_is_bounded_as_a_whole(origin: Origin, egress: Egress) -> None:
     """A tool that drips a byte now and then would keep the idle timer quiet for ever."""
 
     async def drip() -> AsyncIterator[bytes]:
@@ -430,7 +431,7 @@ async def test_a_captured_answer_is_bounded_as_a_whole(origin: Origin, egress: C
     assert broken(outcome) == (Fault.TIMEOUT, Dispatched.YES)
 
 
-async def test_cancelling_closes_the_connection_and_passes_on(origin: Origin, egress: ClientEgress) -> None:
+async def test_cancelling_closes_the_connection_and_passes_on(origin: Origin, egress: Egress) -> None:
     origin.default = Hang()
     sending = asyncio.create_task(egress.send(make_tool("127.0.0.1", origin.port), post(), LONG))
     request = await origin.completed(1)
@@ -440,7 +441,7 @@ async def test_cancelling_closes_the_connection_and_passes_on(origin: Origin, eg
     await request.gone.wait()
 
 
-async def test_no_answer_reaches_another_call_whatever_is_cancelled(origin: Origin, egress: ClientEgress) -> None:
+async def test_no_answer_reaches_another_call_whatever_is_cancelled(origin: Origin, egress: Egress) -> None:
     """aio-libs/aiohttp#12795, #12953, #7864: cancelled and timed-out calls left poisoned connections behind."""
     chance = random.Random(7)
 
@@ -477,7 +478,7 @@ async def test_no_answer_reaches_another_call_whatever_is_cancelled(origin: Orig
     assert good > 200
 
 
-async def test_an_ipv6_tool_is_reached(egress: ClientEgress) -> None:
+async def test_an_ipv6_tool_is_reached(egress: Egress) -> None:
     if not _has_ipv6():
         return
     async with Origin(host="::1") as origin:
@@ -485,19 +486,14 @@ async def test_an_ipv6_tool_is_reached(egress: ClientEgress) -> None:
         assert origin.requests[0].values(b"host") == [b"[::1]:%d" % origin.port]
 
 
-async def test_a_certificate_nobody_signed_is_refused_before_anything_is_sent(
-    egress: ClientEgress, tmp_path: Path
-) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _self_signed(tmp_path)
-    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+async def test_a_certificate_nobody_signed_is_refused_before_anything_is_sent(egress: Egress, tmp_path: Path) -> None:
     seen: list[bytes] = []
 
     async def record(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         seen.append(await reader.read())
         writer.close()
 
-    server = await asyncio.start_server(record, "127.0.0.1", 0, ssl=context)
+    server = await asyncio.start_server(record, "127.0.0.1", 0, ssl=_self_signed(tmp_path))
     tool = make_tool("127.0.0.1", server.sockets[0].getsockname()[1], scheme="https")
     outcome = await egress.send(tool, post(b"secret"), LONG)
     server.close()
@@ -505,13 +501,41 @@ async def test_a_certificate_nobody_signed_is_refused_before_anything_is_sent(
     assert b"".join(seen) == b""
 
 
-def _self_signed(folder: Path) -> None:
+@pytest.mark.parametrize("backend", [DirectEgress, ClientEgress])
+async def test_a_trusted_tool_is_reached_over_tls_and_its_connection_kept(
+    spool: Spool, tmp_path: Path, backend: type[DirectEgress] | type[ClientEgress]
+) -> None:
+    connections: list[asyncio.StreamWriter] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            assert head.startswith(b"GET /x HTTP/1.1\r\nHost: 127.0.0.1:")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=_self_signed(tmp_path))
+    trusting = ssl.create_default_context(cafile=tmp_path / "cert.pem")
+    egress = backend(spool, ssl_context=trusting)
+    tool = make_tool("127.0.0.1", server.sockets[0].getsockname()[1], scheme="https")
+    for _ in range(3):
+        assert await read(answered(await egress.send(tool, get(), LONG))) == b"ok"
+    assert len(connections) == 1
+    for one in connections:
+        one.transport.abort()
+    await egress.close()
+    server.close()
+
+
+def _self_signed(folder: Path) -> ssl.SSLContext:
     subprocess.run(
-        f"openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost "
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 "
         f"-keyout {folder}/key.pem -out {folder}/cert.pem".split(),
         check=True,
         capture_output=True,
     )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    return context
 
 
 def _connecting(address: tuple[str, int]) -> socket.socket:

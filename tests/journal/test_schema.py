@@ -40,7 +40,7 @@ def test_the_shipped_migrations_make_a_journal(connection):
     configure(connection)
     assert migrate(connection, load_migrations(), 7) == len(load_migrations())
     assert {"head", "record", "caller_key", "note", "meta", "migration"} <= tables(connection)
-    assert connection.execute("SELECT version, applied_at FROM migration").fetchall() == [(1, 7)]
+    assert connection.execute("SELECT version, applied_at FROM migration").fetchall() == [(1, 7), (2, 7)]
     assert migrate(connection, load_migrations(), 8) == len(load_migrations())
 
 
@@ -48,6 +48,7 @@ def test_a_shipped_migration_is_never_edited():
     """Journals in the field have applied it; add the next file instead."""
     assert {migration.name: migration.checksum for migration in load_migrations()} == {
         "0001_journal.sql": "cc5c627b9b8174f49f55b9b10dbea96278eae41382635039f7db7d8ece08629d",
+        "0002_seal.sql": "310eec4aa7ae2a571966d1c3388b823abb3fc153a75ed324f6e48718a62113b0",
     }
 
 

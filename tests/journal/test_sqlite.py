@@ -477,9 +477,9 @@ async def test_a_damaged_page_is_refused_with_the_first_finding(data):
 @pytest.mark.parametrize(
     ("damage", "finding"),
     [
-        ("UPDATE head SET version = 0 WHERE id = 7", "record 7 is entry 1 of run 'run-6', whose head stands at 0"),
-        ("UPDATE head SET version = 3 WHERE id = 7", "record 7 is the last of run 'run-6'"),
-        ("DELETE FROM head WHERE id = 7", "record 7 belongs to no run"),
+        ("UPDATE head SET version = 0 WHERE id = 7", "record 8 is entry 1 of run 'run-6', whose head stands at 0"),
+        ("UPDATE head SET version = 3 WHERE id = 7", "record 8 is the last of run 'run-6'"),
+        ("DELETE FROM head WHERE id = 7", "record 8 belongs to no run"),
     ],
 )
 async def test_a_head_that_contradicts_its_record_is_refused_by_name(data, damage, finding):

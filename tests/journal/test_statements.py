@@ -7,6 +7,8 @@ import sqlite3
 import pytest
 
 from gateway.journal import JournalCorrupt, schema, statements
+from gateway.journal.chain import open_chain
+from gateway.journal.keyring import KeyRing
 from tests.journal.backends import append
 
 
@@ -16,6 +18,11 @@ def connection():
     schema.migrate(connection, schema.load_migrations(), 0)
     yield connection
     connection.close()
+
+
+@pytest.fixture
+def sealer(connection, tmp_path):
+    return open_chain(connection, KeyRing.make(tmp_path / "keys", 0), "boot", 0)
 
 
 @pytest.mark.parametrize(
@@ -65,16 +72,16 @@ def test_the_check_at_opening_looks_at_the_end_only(connection):
     assert not [step for step in steps if step.startswith("SCAN") and "CONSTANT ROW" not in step]
 
 
-def test_a_stream_in_use_costs_no_look_up(connection):
-    plan = statements.write(connection, [append("a", 0)], {}, {})
+def test_a_stream_in_use_costs_no_look_up(connection, sealer):
+    plan = statements.write(connection, sealer, [append("a", 0)], {}, {})
     traced = []
     connection.set_trace_callback(traced.append)
-    statements.write(connection, [append("a", 1)], {}, plan.created)
+    statements.write(connection, sealer, [append("a", 1)], {}, plan.created)
     assert not [sql for sql in traced if sql.startswith("SELECT id, name")]
 
 
-def test_a_missing_entry_is_named(connection):
-    statements.write(connection, [append("run", 0, "1", "2", "3")], {}, {})
+def test_a_missing_entry_is_named(connection, sealer):
+    statements.write(connection, sealer, [append("run", 0, "1", "2", "3")], {}, {})
     connection.execute("DELETE FROM record WHERE n = 2")
     with pytest.raises(JournalCorrupt, match="entry 2 of run 'run' is missing"):
         statements.read(connection, "run", 0)
@@ -84,21 +91,21 @@ def test_a_missing_entry_is_named(connection):
         statements.read(connection, "run", 2)
 
 
-def test_a_record_is_never_changed(connection):
-    statements.write(connection, [append("run", 0)], {}, {})
+def test_a_record_is_never_changed(connection, sealer):
+    statements.write(connection, sealer, [append("run", 0)], {}, {})
     with pytest.raises(sqlite3.IntegrityError, match="never changed"):
         connection.execute("UPDATE record SET data = x'00'")
 
 
-def test_a_batch_that_fails_leaves_no_transaction_open(connection):
-    statements.write(connection, [append("run", 0)], {}, {})
+def test_a_batch_that_fails_leaves_no_transaction_open(connection, sealer):
+    statements.write(connection, sealer, [append("run", 0)], {}, {})
     with pytest.raises(OverflowError):
-        statements.write(connection, [append("good", 0), append("bad", 0, at=2**63)], {}, {})
+        statements.write(connection, sealer, [append("good", 0), append("bad", 0, at=2**63)], {}, {})
     assert not connection.in_transaction
     assert statements.find_head(connection, "good") is None
 
 
-def test_the_look_up_by_prefix_takes_wildcards_literally(connection):
-    statements.write(connection, [], {"a_b": b"1", "axb": b"2", "a%": b"3"}, {})
+def test_the_look_up_by_prefix_takes_wildcards_literally(connection, sealer):
+    statements.write(connection, sealer, [], {"a_b": b"1", "axb": b"2", "a%": b"3"}, {})
     assert statements.recall(connection, "a_") == {"a_b": b"1"}
     assert statements.recall(connection, "a") == {"a%": b"3", "a_b": b"1", "axb": b"2"}

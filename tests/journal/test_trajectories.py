@@ -231,6 +231,16 @@ async def test_refusals_are_counted_into_the_run_in_one_record() -> None:
     assert run.state.refusals == 1000
 
 
+async def test_an_agent_that_was_only_ever_refused_leaves_a_trace_too() -> None:
+    journal = MemoryJournal()
+    runs = trajectories(journal)
+    a_run(await runs.named("r1", Open(agent="ann")))
+    runs.note_refusal("r1", Code.CIRCUIT_OPEN, "pay", "hold")
+    runs.flush_refusals()
+    await journal.flush()
+    assert [entry.kind for entry in await journal.read("r1")] == ["TrajectoryOpened", "RefusalsObserved"]
+
+
 async def test_a_journal_that_contradicts_itself_is_named() -> None:
     journal = MemoryJournal()
     runs = trajectories(journal)

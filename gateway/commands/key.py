@@ -1,0 +1,65 @@
+"""`seawall key`: the keys that seal the journal."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.commands.journal import data_option, guarded, keys_option
+
+if TYPE_CHECKING:
+    from gateway.journal.keyring import KeyRing
+
+__all__ = ["key"]
+
+
+@click.group()
+def key() -> None:
+    """See and rotate the keys that seal the journal. Secrets are never printed."""
+
+
+@key.command("ls")
+@data_option
+@keys_option
+@guarded
+def ls(data: str, keys: str | None) -> None:
+    """List the keys of the ring: id, state, age."""
+    from gateway.commands.client import show
+
+    ring = _ring(data, keys)
+    show(
+        [
+            [
+                one.id,
+                "active" if one.is_active else "verify only",
+                datetime.fromtimestamp(one.made_at / 1000, tz=UTC).isoformat(sep=" ", timespec="seconds"),
+            ]
+            for one in ring.keys
+        ],
+        ["KEY", "STATE", "MADE"],
+    )
+
+
+@key.command("rotate")
+@data_option
+@keys_option
+@guarded
+def rotate(data: str, keys: str | None) -> None:
+    """Make a fresh active key; the old one stays for verifying.
+
+    A running gateway takes it up within seconds and writes the change into the journal, sealed under both keys. A copy of
+    the ring that lies elsewhere, such as a Kubernetes Secret, has to be brought up to date by whoever put it there.
+    """
+    ring = _ring(data, keys).rotate(time.time_ns() // 1_000_000)
+    click.echo(f"{ring.path}: {ring.active.id} is active, {len(ring.keys) - 1} kept for verifying")
+
+
+def _ring(data: str, keys: str | None) -> KeyRing:
+    from gateway.journal.keyring import KeyRing, default_ring
+    from gateway.journal.place import Place
+
+    return KeyRing.load(Path(keys) if keys is not None else default_ring(Place.of(data).folder))

@@ -1,0 +1,51 @@
+"""How the end of an answer's body is told to the agent.
+
+Content-Length where the length is known, chunks where it is not, the end of the connection for HTTP/1.0, nothing at all
+for answers that have no body. The tool's own Content-Length stands where it describes a body that is not sent (HEAD,
+304), or says the same as we know; a wrong or doubled one never passes.
+
+Source: RFC 9112 sections 6.1 to 6.3; RFC 9110 sections 6.4.1, 8.6, 9.3.2, 15.3.5, 15.4.5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.core.message import Headers, first_header
+
+__all__ = ["Framing", "frame_answer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """The header fields with the right framing among them, and what it means for the writer."""
+
+    headers: Headers
+    is_bodiless: bool = False
+    is_chunked: bool = False
+    ends_by_closing: bool = False
+
+
+def frame_answer(
+    method: str, status: int, headers: Headers, body_bytes: int | None, *, is_http_1_0: bool = False
+) -> Framing:
+    """Return the framing of an answer to `method`; `body_bytes` is None where only the end tells."""
+    if status == 204:
+        return Framing(_without_length(headers), is_bodiless=True)
+    if method == "HEAD" or status == 304:
+        if method == "HEAD" and body_bytes and first_header(headers, b"content-length") is None:
+            headers = (*headers, (b"Content-Length", b"%d" % body_bytes))
+        return Framing(headers, is_bodiless=True)
+    if body_bytes is not None:
+        length = b"%d" % body_bytes
+        if [value for name, value in headers if name.lower() == b"content-length"] != [length]:
+            headers = (*_without_length(headers), (b"Content-Length", length))
+        return Framing(headers)
+    headers = _without_length(headers)
+    if is_http_1_0:
+        return Framing(headers, ends_by_closing=True)
+    return Framing((*headers, (b"Transfer-Encoding", b"chunked")), is_chunked=True)
+
+
+def _without_length(headers: Headers) -> Headers:
+    return tuple(field for field in headers if field[0].lower() != b"content-length")

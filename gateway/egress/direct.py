@@ -1,0 +1,263 @@
+"""Sends a request to a tool once, on connections of our own, and says exactly what became of it.
+
+This is the egress of the hot path; `client` does the same over aiohttp's client, for those who want its instrumentation.
+What is certain never to have left is `Dispatched.NO` (no connection, a request that HTTP cannot carry), what broke after an
+answer had begun is `YES`, everything between is `MAYBE`.
+
+What an answer's head says of its length is held against what came. An answer that ends with the connection (no length, not
+chunked) cannot be checked: it is passed on with `Seawall-Completion: unverified`, and a reset is never taken for its end.
+
+Source: RFC 9112 sections 6.3, 8, 9; docs/adr/0090-own-wire.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from functools import cache
+from typing import NamedTuple
+
+from aiohttp.http import RawResponseMessage
+from aiohttp.streams import StreamReader
+
+from gateway.core.codes import Dispatched
+from gateway.core.fault import Broken, Fault
+from gateway.core.headers import answer_fields
+from gateway.core.message import Body, BytesBody, Headers, Reply, Request, first_header
+from gateway.core.tool import ToolSpec
+from gateway.egress import Egress, StreamBroken, Timings
+from gateway.egress.connection import (
+    Connection,
+    Exchange,
+    ExchangeError,
+    Garbled,
+    Overdue,
+    UploadBroken,
+)
+from gateway.egress.framing import ToolLines, answer_problem, request_bytes, tool_lines
+from gateway.egress.pool import Pool
+from gateway.egress.spool import Spool, SpoolFailed, TooLarge
+
+__all__ = ["DirectEgress"]
+
+KEEPALIVE_S = 4.0  # servers commonly close idle connections after 5 s (Node, uvicorn, Apache); be earlier
+UNVERIFIED = (b"Seawall-Completion", b"unverified")
+
+
+class _Route(NamedTuple):
+    lines: ToolLines
+    pool: Pool
+
+
+class DirectEgress:
+    """An `Egress` on our own protocol. Make it on a running loop.
+
+    Args:
+        spool: where captured answers go that are too large for memory.
+        answer_limit: a captured answer of more bytes is given up.
+        keepalive_s: how long an idle connection is kept.
+        ssl_context: instead of the system's trust store.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        *,
+        answer_limit: int = 1 << 30,
+        keepalive_s: float = KEEPALIVE_S,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._spool = spool
+        self._answer_limit = answer_limit
+        self._keepalive_s = keepalive_s
+        self._loop = asyncio.get_running_loop()
+        self._tls = _system_trust if ssl_context is None else lambda: ssl_context
+        self._routes: dict[str, _Route] = {}
+        self._pools: dict[tuple[str, str], Pool] = {}
+
+    async def send(self, tool: ToolSpec, request: Request, timings: Timings) -> Reply | Broken:
+        """Send once; see `Egress`."""
+        route = self._routes.get(tool.name)
+        if route is None or route.lines.tool is not tool:
+            route = self._new_route(tool)
+        try:
+            head = request_bytes(route.lines, request)
+        except ValueError as error:
+            return Broken(Fault.CLIENT_ERROR, Dispatched.NO, f"nothing was sent to {tool.name}: {error}")
+        connection = None if request.fresh_connection else route.pool.take()
+        exchange = Exchange(self._loop, timings, is_bounded=request.capture_answer)
+        if connection is None:
+            made = await route.pool.connect(tool.name, min(timings.connect_s, timings.total_s))
+            if isinstance(made, Broken):
+                return made
+            connection = made
+        connection.begin(exchange, head, request.body, is_head=request.method == "HEAD")
+        try:
+            message = await exchange.answer
+        except ExchangeError as error:
+            connection.abort()
+            return _broken(tool, exchange, error)
+        except BaseException:
+            connection.abort()
+            raise
+        return await self._reply(tool, request, route.pool, connection, exchange, message)
+
+    async def close(self) -> None:
+        """Close all connections. May be repeated."""
+        for pool in self._pools.values():
+            pool.close()
+
+    async def _reply(
+        self,
+        tool: ToolSpec,
+        request: Request,
+        pool: Pool,
+        connection: Connection,
+        exchange: Exchange,
+        message: RawResponseMessage,
+    ) -> Reply | Broken:
+        headers, content = message.raw_headers, exchange.content
+        assert content is not None
+        if problem := answer_problem(message.code, headers):
+            connection.abort()
+            return Broken(Fault.PROTOCOL, Dispatched.YES, f"{tool.name} sent {problem}")
+        body: Body
+        fields = answer_fields(headers)
+        if _is_unverified(message, request):
+            fields = (*fields, UNVERIFIED)
+        if content.is_eof():
+            body = BytesBody(content.read_nowait())
+            pool.put(connection)
+        else:
+            streamed = _StreamedBody(tool, pool, connection, exchange, content, headers)
+            if not request.capture_answer:
+                body = streamed
+            else:
+                try:
+                    body = await self._spool.collect(streamed.chunks(), max_bytes=self._answer_limit)
+                except StreamBroken as error:
+                    return _cut_off(exchange, error)
+                except (TooLarge, SpoolFailed) as error:
+                    return Broken(Fault.CANCELLED, Dispatched.YES, f"{tool.name} answered, but {error}")
+                finally:
+                    streamed.end()
+        return Reply(message.code, message.reason.encode("utf-8", "surrogateescape"), fields, body)
+
+    def _new_route(self, tool: ToolSpec) -> _Route:
+        upstream = tool.upstream
+        key = (upstream.origin, tool.reach)
+        pool = self._pools.get(key)
+        if pool is None:
+            pool = self._pools[key] = Pool(upstream, reach=tool.reach, tls=self._tls, keepalive_s=self._keepalive_s)
+        route = self._routes[tool.name] = _Route(tool_lines(tool), pool)
+        return route
+
+
+@cache
+def _system_trust() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _is_unverified(message: RawResponseMessage, request: Request) -> bool:
+    """Whether only the end of the connection tells where the answer ends (RFC 9112 section 6.3, rule 8)."""
+    return (
+        not message.chunked
+        and request.method != "HEAD"
+        and message.code not in (204, 304)
+        and first_header(message.raw_headers, b"content-length") is None
+    )
+
+
+class _StreamedBody:
+    """An answer's body on its way. Closing it early closes the connection; read to its end, that goes back."""
+
+    __slots__ = ("_connection", "_content", "_exchange", "_is_over", "_pool", "_size", "_tool")
+
+    is_replayable = False
+
+    def __init__(
+        self,
+        tool: ToolSpec,
+        pool: Pool,
+        connection: Connection,
+        exchange: Exchange,
+        content: StreamReader,
+        headers: Headers,
+    ) -> None:
+        self._tool = tool
+        self._pool = pool
+        self._connection = connection
+        self._exchange = exchange
+        self._content = content
+        self._is_over = False
+        length = first_header(headers, b"content-length")
+        self._size = int(length) if length is not None else None
+
+    @property
+    def size(self) -> int | None:
+        """What the tool said, if it did."""
+        return self._size
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Iterate over the pieces as they come.
+
+        Raises:
+            StreamBroken: the answer was reset, cut off, malformed or stalled.
+        """
+        content = self._content
+        try:
+            while data := await content.readany():
+                yield data
+        except ExchangeError as error:
+            self.end()
+            raise StreamBroken(_why(self._tool, self._exchange, "broke off its answer", error)) from error
+        self.end()
+
+    def end(self) -> None:
+        """Give the connection back, or close it if the answer has not ended. May be repeated."""
+        if not self._is_over:
+            self._is_over = True
+            self._pool.put(self._connection)
+
+    async def aclose(self) -> None:
+        """See `end`."""
+        self.end()
+
+
+def _why(tool: ToolSpec, exchange: Exchange, otherwise: str, error: ExchangeError | None = None) -> str:
+    if exchange.timed_out:
+        return f"{tool.name}: {exchange.timed_out}"
+    if exchange.upload_error is not None:
+        return f"the request to {tool.name} could not be sent to its end ({type(exchange.upload_error).__name__})"
+    return f"{tool.name} {otherwise}"
+
+
+def _cut_off(exchange: Exchange, error: StreamBroken) -> Broken:
+    match error.__cause__:
+        case Overdue():
+            fault = Fault.TIMEOUT
+        case Garbled():
+            fault = Fault.PROTOCOL
+        case _:
+            fault = Fault.RESET
+    return Broken(fault, Dispatched.YES, str(error))
+
+
+def _broken(tool: ToolSpec, exchange: Exchange, error: ExchangeError) -> Broken:
+    """The table: how an exchange broke before the answer's head, as fault, evidence and a clause."""
+    sent = Dispatched.MAYBE if exchange.is_sent else Dispatched.NO
+    match error:
+        case Overdue():
+            return Broken(Fault.TIMEOUT, sent, _why(tool, exchange, ""))
+        case UploadBroken():
+            return Broken(Fault.CANCELLED, sent, _why(tool, exchange, ""))
+        case Garbled():
+            return Broken(Fault.PROTOCOL, sent, f"{tool.name} sent something that is not an HTTP answer")
+        case _:
+            return Broken(Fault.RESET, sent, f"{tool.name} closed the connection without an answer")
+
+
+_proof: type[Egress] = DirectEgress
