@@ -192,6 +192,10 @@ class Gateways:
         """Kill the gateway that carries a run, and start it again on what it left on disk."""
         lane, run = self.runs[number]
         run.killed_at = time.monotonic()
+        await self.strike_lane(lane)
+
+    async def strike_lane(self, lane: int) -> None:
+        """Kill a lane's gateway, and start it again on what it left on disk."""
         self.kills += 1
         self._urls.pop(lane, None)
         _kill(self._pids[lane])
