@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test check bench docs lock clean help
+.PHONY: setup demo test check bench storm docs lock clean help
 
 help: ## Show what each target does
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -35,6 +35,14 @@ docs: $(STAMP) ## Write the generated pages and schemas again
 
 bench: $(STAMP) ## Compare direct calls, a bare proxy and the gateway, side by side
 	$(BIN)/python -m loadtests.bench
+
+storm: $(STAMP) ## Run every storm, the scoreboard and the crash storm; write docs/storms (about half an hour)
+	$(BIN)/python -m loadtests.scoreboard --runs 1000 --out docs/storms/scoreboard
+	$(BIN)/python -m loadtests.crashes --kills 82 --out docs/storms/crashes
+	$(BIN)/python -m loadtests.baselines --out docs/storms/baselines
+	mkdir -p docs/storms/journal
+	$(BIN)/python -m loadtests.journal_rate --json > docs/storms/journal/journal.json
+	$(BIN)/python -m loadtests.storms --out docs/storms
 
 lock: ## Resolve the lock file again (needs uv)
 	uv pip compile pyproject.toml --all-extras --universal --generate-hashes --no-emit-index-url --no-header --quiet -o requirements.lock

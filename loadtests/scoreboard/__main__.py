@@ -93,18 +93,26 @@ async def _behind(
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for scoreboard.json and scoreboard.md.")
 def main(runs: int, seed: int, lanes: int, only: tuple[str, ...], out: str | None) -> None:
     """Carry runs through faults under four configurations; exit code 1 if the whole gateway lets one down."""
-    chosen = only or tuple(SEED_000)
-    scores = [asyncio.run(contest(name, runs, seed, lanes, _teller(name, runs))) for name in chosen]
-    text = table(scores)
-    click.echo(text)
-    if out is not None:
-        folder = Path(out)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "scoreboard.md").write_text(text)
-        document = {"runs": runs, "seed": seed, "machine": machine(), "scores": [one.document() for one in scores]}
-        (folder / "scoreboard.json").write_text(json.dumps(document, indent=1) + "\n")
+    scores = []
+    for name in only or tuple(SEED_000):
+        scores.append(asyncio.run(contest(name, runs, seed, lanes, _teller(name, runs))))
+        if out is not None:
+            _keep(Path(out), scores[-1], seed)
+    click.echo(table(one.document() for one in scores))
     ours = [one for one in scores if one.name == WHOLE]
     sys.exit(any(not one.is_flawless or one.completed < 0.95 * one.runs for one in ours))
+
+
+def _keep(folder: Path, one: Score, seed: int) -> None:
+    """Write a score beside those that lie there already."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "scoreboard.json"
+    known = json.loads(path.read_text())["scores"] if path.exists() else []
+    by_name = {**{other["name"]: other for other in known}, one.name: one.document()}
+    ordered = [by_name[name] for name in SEED_000 if name in by_name]
+    document = {"runs": one.runs, "seed": seed, "machine": machine(), "scores": ordered}
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    (folder / "scoreboard.md").write_text(table(ordered))
 
 
 def _teller(name: str, runs: int) -> Callable[[int], None]:

@@ -198,7 +198,10 @@ class Gateways:
         """Kill a lane's gateway, and start it again on what it left on disk."""
         self.kills += 1
         self._urls.pop(lane, None)
-        _kill(self._pids[lane])
+        pid = self._pids[lane]
+        while _kill(pid):
+            # Until it is gone: the folder is locked as long as the kernel still takes the process apart.
+            await asyncio.sleep(0.001)
         # In a task of its own: the tool's connection that asked for this ends with the gateway.
         self._starting = asyncio.ensure_future(self.start(lane))
 
@@ -209,11 +212,13 @@ class Gateways:
         return self._urls[lane]
 
 
-def _kill(pid: int) -> None:
+def _kill(pid: int) -> bool:
+    """Kill a process; return whether there was one."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
-        return
+        return False
+    return True
 
 
 class Through:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,19 +91,19 @@ def score(name: str, endings: Mapping[int, Ending], ledger: Ledger, kills: int, 
     )
 
 
-def table(scores: Sequence[Score]) -> str:
-    """Return the scoreboard as Markdown."""
+def table(scores: Iterable[Mapping[str, Any]]) -> str:
+    """Return the scoreboard as Markdown, from the documents of scores."""
     lines = [
         "| configuration | completed | seed 000 says | cleanly aborted | neither | orphaned effects | doubled effects "
         "| turns lost (RPO) | RTO p50 ms | RTO p99 ms | kills |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    for one in scores:
-        told = one.document()
+    for told in scores:
+        runs, name = told["runs"], told["name"]
         lines.append(
-            f"| {one.name} | {one.completed / one.runs:.1%} | {SEED_000[one.name]} % | {one.aborted / one.runs:.1%} "
-            f"| {one.neither / one.runs:.1%} | {one.orphans} | {one.doubled} | {one.lost_turns} "
-            f"| {_shown(told['rto_p50_ms'])} | {_shown(told['rto_p99_ms'])} | {one.kills} |"
+            f"| {name} | {told['completed'] / runs:.1%} | {SEED_000[name]} % | {told['aborted'] / runs:.1%} "
+            f"| {told['neither'] / runs:.1%} | {told['orphans']} | {told['doubled']} | {told['lost_turns']} "
+            f"| {_shown(told['rto_p50_ms'])} | {_shown(told['rto_p99_ms'])} | {told['kills']} |"
         )
     return "\n".join(lines) + "\n"
 
