@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from hashlib import blake2b
 from pathlib import Path
 
 from aiohttp import web
@@ -19,17 +20,24 @@ from gateway.clock import Clock, SystemClock
 from gateway.config.errors import ConfigError
 from gateway.config.source import ManifestSource, diff
 from gateway.config.watch import changes
+from gateway.core.forwarding import via
 from gateway.core.server import Address, JournalBackend, ServerSettings
 from gateway.core.tool import Catalog
 from gateway.egress import Egress
 from gateway.egress.client import ClientEgress
 from gateway.egress.direct import DirectEgress
+from gateway.egress.mcp import McpEgress
 from gateway.egress.spool import Spool
-from gateway.ingress.control import Control, control_app
+from gateway.ingress.control import Control, control_app, health_app
 from gateway.ingress.http import HttpFront
+from gateway.ingress.mcp import McpFront
+from gateway.ingress.mcp_listing import Listings
+from gateway.ingress.mcp_pipes import StdioFront
+from gateway.ingress.mcp_service import McpService
 from gateway.ingress.proxy import Proxy, ProxyLimits, refuse_request
 from gateway.ingress.runs import Runs
 from gateway.journal import Journal, JournalStats
+from gateway.journal.committer import CommitterSettings
 from gateway.journal.memory import MemoryJournal
 from gateway.journal.sqlite import SqliteJournal
 from gateway.journal.trajectories import Trajectories
@@ -41,6 +49,7 @@ from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
 from gateway.stages.idempotency import IdempotencyStage
 from gateway.stages.journal import JournalStage
+from gateway.stages.recovery import REPAIRS, RecoveryStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
 from gateway.stages.settle import Settle
@@ -48,6 +57,7 @@ from gateway.stages.telemetry import TelemetryStage
 from gateway.telemetry import DomainUse, Statistics, Telemetry
 from gateway.workers.janitor import Janitor
 from gateway.workers.keeper import Keeper
+from gateway.workers.restart import recover
 from gateway.workers.settler import SettlePatience, Settler
 from gateway.workers.unwinder import Patience, Unwinder
 
@@ -66,6 +76,7 @@ class Gateway:
     Attributes:
         listen: where agents connect, with the real port, once started.
         control: where operators connect, with the real port, once started.
+        metrics: where health and metrics alone are served, once started; empty if nowhere.
         reload_problem: why the last reload was not taken, or None.
     """
 
@@ -80,6 +91,7 @@ class Gateway:
         self.settings = settings
         self.listen = ""
         self.control = ""
+        self.metrics = ""
         self.reload_problem: str | None = None
         self._clock = clock or SystemClock()
         self._telemetry = telemetry or Telemetry(self._clock)
@@ -121,13 +133,15 @@ class Gateway:
             settings.manifest, secrets=settings.secrets, environ=self._environ, digest_key=digest_key
         )
         self._catalog = await asyncio.to_thread(self._source.load)
-        self._build(salt)
+        self._build(salt, await self._journal.meta("mcp_key", bytes.fromhex(self._clock.token() + self._clock.token())))
         self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
+        await self._listings.load()
+        self._stages.recovery.restore(await self._journal.recall(REPAIRS))
         self._in_force(self._catalog)
         await self._serve_control()
-        runs = await self._trajectories.recover()
+        runs = await recover(self._trajectories, self._catalog)
         self._unwinder.run_once()
-        _log.info("recovered", extra={"event": "recovered", "open_runs": len(runs)})
+        _log.info("recovered", extra={"event": "recovered", "open_runs": {kind.value: n for kind, n in runs.items()}})
         await self._serve_agents()
         self._spawn(self._janitor.run(), "janitor")
         self._spawn(self._settler.run(), "settler")
@@ -148,6 +162,7 @@ class Gateway:
             on_commit=self._telemetry.journal_committed,
             keys=settings.keys,
             checkpoint=settings.checkpoint,
+            settings=CommitterSettings(patience_s=settings.patience),
         )
         self._keeper = Keeper(
             journal,
@@ -165,14 +180,16 @@ class Gateway:
             )
         return journal
 
-    def _build(self, salt: bytes) -> None:
+    def _build(self, salt: bytes, mcp_key: bytes) -> None:
         settings, clock, telemetry, journal = self.settings, self._clock, self._telemetry, self._journal
         limits = settings.limits
+        pseudonym = b"seawall-" + blake2b(salt, digest_size=6).hexdigest().encode()
         self._spool = Spool(Path(settings.data) / "spool", memory_limit=limits.memory)
         self._exit.callback(self._spool.close)
         # The stock client instrumentation can only see aiohttp's own client.
         backend = ClientEgress if settings.telemetry.auto_instrument else DirectEgress
-        self._egress: Egress = backend(self._spool, answer_limit=limits.answer)
+        http: Egress = backend(self._spool, answer_limit=limits.answer)
+        self._egress = McpEgress(http, clock)
         self._exit.push_async_callback(self._egress.close)
         self._trajectories = Trajectories(
             journal, clock, telemetry, salt=salt, implicit_steps=settings.runs.implicit_steps
@@ -181,6 +198,7 @@ class Gateway:
         probers = {"http": HttpProbe(self.catalog, clock)}
         self._stages = Stages(
             telemetry=TelemetryStage(clock, telemetry),
+            recovery=RecoveryStage(self._trajectories, clock, telemetry, journal.remember),
             idempotency=IdempotencyStage(self._trajectories, journal, clock),
             saga=SagaStage(self._trajectories, journal, telemetry),
             deadline=DeadlineStage(clock, telemetry),
@@ -188,7 +206,7 @@ class Gateway:
             admission=AdmissionStage(clock, telemetry, breaker.peek),
             breaker=breaker,
             journal=JournalStage(self._trajectories, clock, telemetry),
-            dispatch=Dispatch(self._egress, clock, telemetry),
+            dispatch=Dispatch(self._egress, clock, telemetry, (via(pseudonym),)),
         )
         pipeline = self._stages.pipeline()
         self._settler = Settler(
@@ -218,7 +236,20 @@ class Gateway:
             clock,
             telemetry,
             ProxyLimits(body_memory=limits.memory, body_max=limits.body, in_flight=limits.in_flight),
+            pseudonym,
         )
+        self._listings = Listings(self.catalog, self._egress, journal, clock)
+        service = McpService(self.catalog, self._egress, self._proxy.run, self._listings, self._trajectories, clock)
+        self._mcp = self._proxy.mcp = McpFront(
+            service,
+            self._spool,
+            clock,
+            mcp_key,
+            body_max=limits.body,
+            sessions_max=limits.mcp_sessions,
+            is_local=lambda: settings.listen_address.is_local,
+        )
+        self._exit.push_async_callback(self._mcp.close)
         telemetry.observe(self._statistics)
 
     async def _serve_control(self) -> None:
@@ -227,29 +258,31 @@ class Gateway:
             journal=self._journal,
             metrics=self._telemetry.render,
             readiness=self._readiness,
+            listings=self._listings,
             statistics={
                 "breakers": self._stages.breaker.statistics,
                 "domains": self._stages.admission.statistics,
+                "repairs": self._stages.recovery.statistics,
                 "manifest": self._manifest_status,
                 "status": self._status,
             },
         )
-        runner = web.AppRunner(control_app(control), access_log=None, handle_signals=False)
+        self.control = await self._serve_app(control_app(control), self.settings.control_address)
+        if (address := self.settings.metrics_address) is not None:
+            self.metrics = await self._serve_app(health_app(control), address)
+
+    async def _serve_app(self, app: web.Application, address: Address) -> str:
+        runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
         self._exit.push_async_callback(runner.cleanup)
-        address = self.settings.control_address
         if address.path:
             await web.UnixSite(runner, address.path).start()
-            self.control = str(address)
-        else:
-            site = web.TCPSite(runner, address.host or None, address.port)
-            await site.start()
-            self.control = _url(runner.addresses[0], address)
+            return str(address)
+        await web.TCPSite(runner, address.host or None, address.port).start()
+        return _url(runner.addresses[0], address)
 
     async def _serve_agents(self) -> None:
         address = self.settings.listen_address
-        if address.path:
-            raise StartError(f"listen {address}: agents are served on HOST:PORT; a Unix socket is not supported yet.")
         limits = self.settings.limits
         self._front = HttpFront(
             self._proxy,
@@ -259,6 +292,10 @@ class Gateway:
             fields=limits.header_fields,
         )
         self._exit.push_async_callback(self._front.close)
+        if address.path:
+            await self._front.listen_at(address.path)
+            self.listen = str(address)
+            return
         port = await self._front.listen(address.host, address.port)
         self.listen = _url((address.host, port), address)
 
@@ -283,6 +320,7 @@ class Gateway:
         self.reload_problem = None
         self._catalog = self._proxy.catalog = catalog
         self._in_force(catalog)
+        await self._egress.keep_only(catalog.tools)
         _log.info("reloaded", extra={"event": "reload", "change": str(change)})
         return True
 
@@ -296,6 +334,12 @@ class Gateway:
     async def _watch(self) -> None:
         async for _ in changes(self._source, asyncio.Event()):
             await self.reload()
+
+    async def serve_pipes(
+        self, tool: str, reader: asyncio.StreamReader, write: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        """Serve one MCP server to one client over pipes, until the client closes its own."""
+        await StdioFront(self._mcp, self._catalog.tools[tool], self._clock.token()).serve(reader, write)
 
     # --- figures
 
@@ -350,6 +394,7 @@ class Gateway:
             "reason": self._readiness(),
             "open_trajectories": len(self._trajectories),
             **self._proxy.statistics(),
+            **self._mcp.statistics(),
             **self._unwinder.statistics(),
             **self._settler.statistics(),
             "manifest_digest": self._catalog.digest,
@@ -407,4 +452,7 @@ def _number(pool: Mapping[str, object], name: str) -> int:
 
 
 def _secrets(catalog: Catalog) -> list[str | bytes]:
-    return [tool.credential[1] for tool in catalog.tools.values() if tool.credential is not None]
+    found: list[str | bytes] = [tool.credential[1] for tool in catalog.tools.values() if tool.credential is not None]
+    for tool in catalog.tools.values():
+        found += [value for _, value in tool.mcp.environment if len(value) >= 8] if tool.mcp is not None else []
+    return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import posixpath
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
@@ -19,10 +20,13 @@ from gateway.config.schema import duration_text, manifest_schema, server_schema,
 from gateway.core.codes import CODES
 from gateway.core.manifest import Manifest
 from gateway.core.setting import Format
+from gateway.kubernetes import chart
+from gateway.kubernetes.dashboard import dashboard
 
 __all__ = ["PAGES", "main"]
 
-DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
+ROOT: Final = Path(__file__).resolve().parent.parent
+DOCS: Final = ROOT / "docs"
 _NOTE: Final = "<!-- Written by `make docs` from the source; changes made here are lost. -->\n"
 
 
@@ -193,6 +197,11 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "configuration.md": configuration_page,
     "manifest.schema.json": lambda: _json(manifest_schema()),
     "server.schema.json": lambda: _json(server_schema()),
+    "../helm/seawall/files/dashboard.json": dashboard,
+    "../helm/seawall/values.yaml": chart.values_yaml,
+    "../helm/seawall/values.schema.json": chart.values_schema,
+    "../helm/seawall/templates/_policies.tpl": lambda: chart.policies_template(ROOT / "policies"),
+    "../helm/seawall/README.md": lambda: chart.readme((ROOT / "helm/seawall/README.md").read_text("utf-8")),
 }
 
 
@@ -201,13 +210,13 @@ def main(arguments: list[str]) -> int:
     stale = [name for name, page in PAGES.items() if not _is_fresh(DOCS / name, page())]
     if arguments == ["--check"]:
         for name in stale:
-            print(f"docs/{name} is stale; run `make docs`", file=sys.stderr)
+            print(f"{posixpath.normpath(f'docs/{name}')} is stale; run `make docs`", file=sys.stderr)
         return 1 if stale else 0
     if arguments:
         print("usage: python -m gateway.docs [--check]", file=sys.stderr)
         return 2
-    DOCS.mkdir(exist_ok=True)
     for name in stale:
+        (DOCS / name).parent.mkdir(parents=True, exist_ok=True)
         (DOCS / name).write_text(PAGES[name](), encoding="utf-8")
     return 0
 

@@ -17,6 +17,7 @@ from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
 from gateway.stages.idempotency import IdempotencyStage
 from gateway.stages.journal import JournalStage
+from gateway.stages.recovery import RecoveryStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
 from gateway.stages.telemetry import TelemetryStage
@@ -29,6 +30,7 @@ class Stages:
     """One of each, made by the composition root."""
 
     telemetry: TelemetryStage
+    recovery: RecoveryStage
     idempotency: IdempotencyStage
     saga: SagaStage
     deadline: DeadlineStage
@@ -43,6 +45,7 @@ class Stages:
         return compose(
             (
                 self.telemetry,  # sees everything; turns a bug into ERR_INTERNAL
+                self.recovery,  # sees what the agent is about to read, refusals of every stage below included
                 # quarantine comes here: what is quarantined stops before anything looks at it
                 # policy comes here: a rule's "no" costs nothing
                 # the watchdog comes here: loops are stopped before they spend

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.clock import SystemClock, wait_until
+from gateway.clock import Alarm, SystemClock, settled, wait_until
 from tests.fakes import FakeClock
 
 
@@ -66,3 +66,44 @@ async def test_the_fake_clock_wakes_sleepers_in_order_of_time() -> None:
 async def test_the_fake_clock_tells_when_nobody_could_ever_wake_the_waiter() -> None:
     with pytest.raises(AssertionError, match="nobody asleep"):
         await FakeClock().finish(asyncio.get_running_loop().create_future())
+
+
+async def test_an_alarm_rings_once_when_its_latest_bound_has_passed() -> None:
+    loop, rung = asyncio.get_running_loop(), asyncio.Event()
+    times: list[float] = []
+    alarm = Alarm(loop, lambda: (times.append(loop.time()), rung.set()))
+    due = loop.time() + 0.06
+    alarm.set(loop.time() + 0.02)
+    alarm.set(due)
+    await rung.wait()
+    assert times[0] >= due - 0.005
+    assert len(times) == 1
+
+
+async def test_an_alarm_can_be_moved_nearer_cleared_and_stopped() -> None:
+    loop, rung = asyncio.get_running_loop(), asyncio.Event()
+    alarm = Alarm(loop, rung.set)
+    alarm.set(loop.time() + 3600)
+    alarm.set(loop.time() + 0.01)
+    await rung.wait()
+    rung.clear()
+    for quiet in (alarm.clear, alarm.stop, alarm.stop):
+        alarm.set(loop.time() + 0.01)
+        quiet()
+        await asyncio.sleep(0.03)
+        assert not rung.is_set()
+
+
+async def test_settled_waits_for_a_future_or_for_time_and_leaves_it_alone() -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    assert not await settled(future, 0.01)
+    waiting = asyncio.create_task(settled(future, 3600))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait((waiting,))
+    assert not future.cancelled()
+    again = asyncio.create_task(settled(future, 3600))
+    await asyncio.sleep(0)
+    future.set_result(None)
+    assert await again
+    assert await settled(future, 0)

@@ -11,6 +11,7 @@ from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
 from gateway.core.manifest import Tier, TimeoutSettings
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request
+from gateway.core.reach import Reach
 from gateway.core.retry import RetrySettings
 from gateway.core.tool import Domain, Match, Operation, ToolSpec, Upstream
 from gateway.egress import Timings
@@ -28,6 +29,7 @@ def make_tool(
     scheme: str = "http",
     prefix: str = "",
     credential: tuple[bytes, bytes] | None = None,
+    reach: Reach = Reach.AUTO,
 ) -> ToolSpec:
     """Return a tool with one undeclared read, which every call matches."""
     operation = Operation(name="any", tier=Tier.READ, timeouts=TimeoutSettings(), is_declared=False)
@@ -40,6 +42,7 @@ def make_tool(
         match=lambda method, target: Match(operation, {}, "made for a test"),
         operations={operation.name: operation},
         credential=credential,
+        reach=reach,
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import socket
 import sys
 import urllib.error
 import urllib.request
@@ -26,7 +28,7 @@ def control_option(command: Callable[..., Any]) -> Callable[..., Any]:
         default="127.0.0.1:9090",
         envvar="SEAWALL_CONTROL",
         show_default=True,
-        help="The gateway's control address.",
+        help="The gateway's control address: HOST:PORT, or unix:/path.",
     )(command)
 
 
@@ -40,14 +42,26 @@ def segment(name: str) -> str:
     return quote(name, safe="")
 
 
-def fetch(control: str, method: str, path: str, body: object = None, *, as_json: bool = False) -> dict[str, Any]:
+def fetch(
+    control: str,
+    method: str,
+    path: str,
+    body: object = None,
+    *,
+    as_json: bool = False,
+    timeout_s: float = _TIMEOUT_S,
+) -> dict[str, Any]:
     """Return the control plane's JSON answer; end the program where there is none, or it is a no."""
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     base = control if control.startswith("http") else f"http://{control}"
+    if control.startswith("unix:"):
+        base = "http://seawall"
+        handlers.append(_UnixHandler(control.removeprefix("unix:")))
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(base + path, data=data, method=method)  # noqa: S310 - the operator's own address
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(*handlers)
     try:
-        with opener.open(request, timeout=_TIMEOUT_S) as answer:
+        with opener.open(request, timeout=timeout_s) as answer:
             return dict(json.loads(answer.read()))
     except urllib.error.HTTPError as error:
         told = _read(error)
@@ -59,6 +73,35 @@ def fetch(control: str, method: str, path: str, body: object = None, *, as_json:
         reason = getattr(error, "reason", error)
         click.echo(f"seawall: no gateway answers at {control}: {reason}. Is it running? See --control.", err=True)
         sys.exit(EXIT_UNREACHABLE)
+
+
+class _UnixHandler(urllib.request.HTTPHandler):
+    """Opens http URLs over one Unix socket, whatever host they name."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(self._connection, req)
+
+    def _connection(self, host: str, /, *, timeout: float = _TIMEOUT_S, **_: Any) -> http.client.HTTPConnection:
+        return _UnixConnection(self._path, host, timeout)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, host: str, timeout_s: float) -> None:
+        super().__init__(host, timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self.sock.settimeout(self.timeout)
+            self.sock.connect(self._path)
+        except OSError:
+            self.sock.close()
+            raise
 
 
 def _read(error: urllib.error.HTTPError) -> dict[str, Any]:

@@ -98,7 +98,13 @@ def _check(settings: ServerSettings, top: Map, problems: Problems) -> None:
                 f"`{key}` can be reached from other machines, and nobody has to prove who they are",
                 "listen on 127.0.0.1 or a Unix socket, or set `allow_unauthenticated: true` behind a network policy",
             )
+    try:
+        _ = settings.metrics_address
+    except ValueError as error:
+        problems.add(top.at("metrics"), f"`metrics`: {error}")
     if settings.listen == settings.control and not settings.listen.endswith(":0"):
         problems.add(top.at("control"), "`control` must be another address than `listen`")
+    if settings.metrics in (settings.listen, settings.control) and not str(settings.metrics).endswith(":0"):
+        problems.add(top.at("metrics"), "`metrics` must be another address than `listen` and `control`")
     if settings.limits.memory > settings.limits.body:
         problems.add(top.at("limits", "memory"), "`memory` must be at most `body`", "larger bodies are refused anyway")

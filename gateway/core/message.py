@@ -6,7 +6,7 @@ proxy may not guess which of them may be merged.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -81,6 +81,8 @@ class Request:
         capture_answer: read the whole answer before returning (writes) instead of streaming it (reads).
         fresh_connection: never use a kept connection, which the tool may be closing just now (pivots: a stale one
             costs a call in doubt, a new one a round trip).
+        exchange: what ingress and egress of one protocol say to each other beside the message (progress, questions to
+            the agent); no stage looks into it. Dispatch puts the run's name here where there is none.
     """
 
     method: str
@@ -90,6 +92,7 @@ class Request:
     has_side_effects: bool = True
     capture_answer: bool = True
     fresh_connection: bool = False
+    exchange: object | None = None
 
 
 @dataclass(slots=True)
@@ -135,6 +138,6 @@ def first_header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes |
     return None
 
 
-def without_headers(headers: Iterable[tuple[bytes, bytes]], names: frozenset[bytes]) -> Headers:
+def without_headers(headers: Iterable[tuple[bytes, bytes]], names: Container[bytes]) -> Headers:
     """Return the fields whose lower-case name is not in `names`, order kept."""
-    return tuple((key, value) for key, value in headers if key.lower() not in names)
+    return tuple([field for field in headers if field[0].lower() not in names])

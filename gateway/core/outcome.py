@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gateway.core.codes import Code, Dispatched
+from gateway.core.codes import Code, Directive, Dispatched
 from gateway.core.fault import Fault
 from gateway.core.message import Reply
 
@@ -33,6 +33,7 @@ class Refusal:
         dispatched: overrides the row's fact where we know better.
         retryable: overrides the row's advice where we know better.
         dependency: the tool or domain that the refusal is about.
+        directive: what the run should do next, where a policy knows better than the code's row.
         extra: further members of the problem object, JSON-compatible.
     """
 
@@ -42,6 +43,7 @@ class Refusal:
     dispatched: Dispatched | None = None
     retryable: bool | None = None
     dependency: str | None = None
+    directive: Directive | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
 
 

@@ -55,7 +55,7 @@ def problem(
         "dependency_id": refusal.dependency,
         "trajectory": trajectory,
         "step": step,
-        "directive": row.directive.value,
+        "directive": (refusal.directive or row.directive).value,
     }
     for name, value in refusal.extra.items():
         members.setdefault(name, value)

@@ -18,14 +18,46 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated
 
-from gateway.core.antispin import Spin
+from annotated_types import Ge, Gt, Le
+
+from gateway.core.antispin import MAX_REPAIRS, Spin
 from gateway.core.codes import CODES, Code, Directive, ErrorClass
 from gateway.core.economics import Chance, Costs, break_even
 from gateway.core.fault import Fault
 from gateway.core.outcome import Failed, InDoubt, Outcome, Rejected, Success
+from gateway.core.setting import SECONDS, Doc
 
-__all__ = ["Decision", "Headroom", "Situation", "Trouble", "decide_recovery", "trouble_of"]
+__all__ = [
+    "Decision",
+    "Headroom",
+    "RecoveryMode",
+    "RecoverySettings",
+    "Situation",
+    "Trouble",
+    "decide_recovery",
+    "trouble_of",
+]
+
+
+class RecoveryMode(StrEnum):
+    """What becomes of a decision."""
+
+    ADVISE = "advise"
+    ENFORCE = "enforce"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverySettings:
+    """What a tool's failures lead to."""
+
+    mode: Annotated[
+        RecoveryMode,
+        Doc("`advise` tells the agent; `enforce` also aborts the named run, or freezes it past the pivot."),
+    ] = RecoveryMode.ADVISE
+    repairs: Annotated[int, Ge(1), Le(MAX_REPAIRS), Doc("Corrected tries of a step in a row.")] = MAX_REPAIRS
+    repair_cost: Annotated[float, SECONDS, Gt(0), Doc("What one correction by the agent takes, model and call.")] = 5.0
 
 
 class Trouble(StrEnum):

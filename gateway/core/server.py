@@ -49,6 +49,7 @@ class LimitSettings:
     request_line: Annotated[int, BYTES, Ge(1024), Doc("Longest request line.")] = 16 * KIB
     header_field: Annotated[int, BYTES, Ge(1024), Doc("Longest header field.")] = 32 * KIB
     header_fields: Annotated[int, Ge(16), Doc("Header fields of a request.")] = 128
+    mcp_sessions: Annotated[int, Ge(1), Doc("MCP clients in memory; idle ones give way and are opened again.")] = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ class JournalSettings:
         Doc("Key ring that seals the records. Unset: a file beside the data folder, made at the first start."),
     ] = None
     checkpoint: Annotated[
-        str | None, Doc("File that tells how far the log had reached. Unset: beside the key ring.")
+        str | None, Doc("File that tells how far the log had reached. Unset: beside the data folder.")
     ] = None
     checkpoint_every: Annotated[float, SECONDS, Ge(1), Doc("How often the checkpoint is told, to file and log.")] = 60.0
     retention: Annotated[
@@ -89,6 +90,9 @@ class JournalSettings:
         Gt(0),
         Doc("Closed runs are archived and pruned this long after their last record. Unset: never."),
     ] = None
+    patience: Annotated[
+        float, SECONDS, Gt(0), Doc("What the disk has not answered for so long fails; calls are refused until it does.")
+    ] = 10.0
     archive: Annotated[str | None, Doc("Folder for archived runs. Unset: `archive` in the data folder.")] = None
 
 
@@ -103,6 +107,10 @@ class ServerSettings:
     control: Annotated[str, MinLen(1), Doc("Health, metrics and operators: `HOST:PORT`, or `unix:/path`.")] = (
         "127.0.0.1:9090"
     )
+    metrics: Annotated[
+        str | None,
+        Doc("Health and metrics once more, and nothing else, for probes and scrapers on other machines: `HOST:PORT`."),
+    ] = None
     allow_unauthenticated: Annotated[
         bool, Doc("Listen beyond loopback though nobody proves who they are; only behind a network policy.")
     ] = False
@@ -122,6 +130,11 @@ class ServerSettings:
     def control_address(self) -> Address:
         """`control`, read; `ValueError` if it is none."""
         return Address.parse(self.control)
+
+    @property
+    def metrics_address(self) -> Address | None:
+        """`metrics`, read, or None if it is not wanted; `ValueError` if it is none."""
+        return None if self.metrics is None else Address.parse(self.metrics)
 
 
 @dataclass(frozen=True, slots=True)

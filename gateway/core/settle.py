@@ -2,11 +2,14 @@
 
 "It landed" is believed at once: nobody lists what is not there. "It did not land" is believed only late and twice: a
 request that was given up may still be on its way for `delay_s`, and what a tool lists may lag behind what it did, so the
-first such answer that counts is given after the delay and a second one must say the same. Anything else (neither
+first such answer that counts is given after the delay and a second one must say the same. The delay counts from when the
+call was, or would have been, given up by time: a connection that broke early, or a crash of our own, says nothing of how
+long the tool goes on working at what it already has (apache/servicecomb-pack#346). Anything else (neither
 expression holds, both do, no usable answer) is "unknown", and unknown never turns into a repeat.
 
 Sending again settles a doubt only where the repeat can do no second harm: under a key that the tool honours, for as long as
-it remembers it, or where the manifest says that the operation is idempotent. Past the key's window nothing is re-sent.
+it remembers it, or where the manifest says that the operation is idempotent. What is re-sent must arrive within the key's
+window, so the last of it, as long as a call may take, is not used; past it nothing is re-sent.
 
 Considered and left out: taking silence for absence after a long time (it turns an outage of the listing into doubles), and
 asking for ever (the caller has a deadline; the background settler asks on with growing pauses).
@@ -22,9 +25,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gateway.core.expression import Environment, Expression, ExpressionError
+from gateway.core.fault import Fault
 from gateway.core.tool import Operation, Probe, ToolSpec
 
-__all__ = ["Answer", "Inquiry", "Verdict", "judge", "judge_gone", "may_resend_until", "why_not_resent"]
+__all__ = [
+    "Answer",
+    "Inquiry",
+    "Verdict",
+    "judge",
+    "judge_gone",
+    "may_resend_until",
+    "still_working_s",
+    "why_not_resent",
+]
 
 _NOT_LET_IN = frozenset({401, 403, 407})
 
@@ -134,6 +147,17 @@ class Inquiry:
         return None
 
 
+_ENDED = frozenset({Fault.TIMEOUT, Fault.SERVER})
+
+
+def still_working_s(fault: str, operation: Operation) -> float:
+    """Return how long, from the end of a call in doubt, the tool may work at it as if it still had its full time.
+
+    Nothing after a time-out, which gave it that, or after an answer; else (reset, broken off, crash) a whole time-out.
+    """
+    return 0.0 if fault in _ENDED else operation.timeouts.first_byte
+
+
 def may_resend_until(tool: ToolSpec, operation: Operation, first_sent: float) -> float | None:
     """Return until when a step in doubt may be sent again, in the clock of `first_sent`; None for never."""
     if tool.idempotency is not None:
@@ -146,4 +170,5 @@ def why_not_resent(tool: ToolSpec, operation: Operation, first_sent: float, now:
     until = may_resend_until(tool, operation, first_sent)
     if until is None:
         return f"{tool.name} does not say that it honours idempotency keys"
-    return f"{tool.name} may have forgotten its key by now" if now >= until else None
+    is_late = now + operation.timeouts.total >= until
+    return f"{tool.name} may have forgotten its key by the time that it arrives" if is_late else None

@@ -75,6 +75,7 @@ class Step:
             or the record of the doubt, which a later settling does not move. A step happened before another if its
             `order` is below the other's `intended`; else both ran at the same time.
         intended_at, doubted_at: UTC milliseconds.
+        doubt: how the call that is in doubt went wrong.
         undo_turn: 2 once the compensator is sent for the second and last time.
         skipped: why unwinding sent nothing for it.
     """
@@ -100,6 +101,7 @@ class Step:
     intended_at: int = 0
     intended: int = 0
     doubted_at: int = 0
+    doubt: str = ""
     undo_turn: int = 1
     skipped: str | None = None
 
@@ -224,7 +226,7 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
         case StepInDoubt():
             step = _take(state, record.step, record, StepState.INTENDED)
             step.state, step.detail = StepState.IN_DOUBT, record.detail
-            step.order, step.doubted_at = state.version + 1, at
+            step.order, step.doubted_at, step.doubt = state.version + 1, at, record.fault
             state.in_doubt.add(step.number)
         case ReadObserved():
             state.reads += 1

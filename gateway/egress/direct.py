@@ -36,7 +36,7 @@ from gateway.egress.connection import (
     UploadBroken,
 )
 from gateway.egress.framing import ToolLines, answer_problem, request_bytes, tool_lines
-from gateway.egress.pool import Pool
+from gateway.egress.pool import Pool, Resolve, system_names
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
 
 __all__ = ["DirectEgress"]
@@ -58,6 +58,7 @@ class DirectEgress:
         answer_limit: a captured answer of more bytes is given up.
         keepalive_s: how long an idle connection is kept.
         ssl_context: instead of the system's trust store.
+        resolve: looks names up, instead of the system.
     """
 
     def __init__(
@@ -67,7 +68,9 @@ class DirectEgress:
         answer_limit: int = 1 << 30,
         keepalive_s: float = KEEPALIVE_S,
         ssl_context: ssl.SSLContext | None = None,
+        resolve: Resolve = system_names,
     ) -> None:
+        self._resolve = resolve
         self._spool = spool
         self._answer_limit = answer_limit
         self._keepalive_s = keepalive_s
@@ -149,7 +152,9 @@ class DirectEgress:
         key = (upstream.origin, tool.reach)
         pool = self._pools.get(key)
         if pool is None:
-            pool = self._pools[key] = Pool(upstream, reach=tool.reach, tls=self._tls, keepalive_s=self._keepalive_s)
+            pool = self._pools[key] = Pool(
+                upstream, reach=tool.reach, tls=self._tls, keepalive_s=self._keepalive_s, resolve=self._resolve
+            )
         route = self._routes[tool.name] = _Route(tool_lines(tool), pool)
         return route
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
@@ -17,9 +17,18 @@ from gateway.core.reach import Reach, unreachable
 from gateway.core.tool import Upstream
 from gateway.egress.connection import Connection
 
-__all__ = ["Pool"]
+__all__ = ["Pool", "Resolve", "system_names"]
 
 RESOLVED_S = 10.0
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+"""Takes a host and a port, and returns the addresses that it leads to; raises `socket.gaierror`."""
+
+
+async def system_names(host: str, port: int) -> list[str]:
+    """Look a name up as the system does; an address is returned as it is."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 class Pool:
@@ -30,11 +39,19 @@ class Pool:
         reach: what kind of addresses its name may lead to.
         tls: makes the context for https, at first use.
         keepalive_s: how long an idle connection is kept.
+        resolve: looks names up.
     """
 
     def __init__(
-        self, upstream: Upstream, *, reach: Reach, tls: Callable[[], ssl.SSLContext], keepalive_s: float
+        self,
+        upstream: Upstream,
+        *,
+        reach: Reach,
+        tls: Callable[[], ssl.SSLContext],
+        keepalive_s: float,
+        resolve: Resolve = system_names,
     ) -> None:
+        self._resolve = resolve
         self._upstream = upstream
         self._reach = reach
         self._tls = tls
@@ -42,7 +59,7 @@ class Pool:
         self._loop = asyncio.get_running_loop()
         self._idle: dict[Connection, None] = {}
         self._resolved: tuple[float, list[str]] = (0.0, [])
-        self._resolving: asyncio.Task[list[str]] | None = None
+        self._resolving: asyncio.Future[list[str]] | None = None
         self._is_closed = False
 
     @property
@@ -144,15 +161,11 @@ class Pool:
         if self._loop.time() < known_until:
             return addresses
         if self._resolving is None:
-            self._resolving = self._loop.create_task(self._resolve())
+            self._resolving = asyncio.ensure_future(self._resolve(self._upstream.host, self._upstream.port))
             self._resolving.add_done_callback(self._has_resolved)
         return await asyncio.shield(self._resolving)
 
-    async def _resolve(self) -> list[str]:
-        found = await self._loop.getaddrinfo(self._upstream.host, self._upstream.port, type=socket.SOCK_STREAM)
-        return list(dict.fromkeys(str(address[0]) for *_, address in found))
-
-    def _has_resolved(self, task: asyncio.Task[list[str]]) -> None:
+    def _has_resolved(self, task: asyncio.Future[list[str]]) -> None:
         self._resolving = None
         if not task.cancelled() and task.exception() is None:
             self._resolved = (self._loop.time() + RESOLVED_S, task.result())

@@ -4,6 +4,8 @@
 /readyz             calls are welcome: recovered, journal healthy, not draining
 /metrics            Prometheus
 /api/v1/...         runs, breakers, domains, journal (JSON; described at /api/v1/openapi.json)
+
+The first three alone may have a second port: they change nothing and name no run, so other machines may reach it.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from aiohttp import web
 from gateway.core.outcome import Refusal
 from gateway.core.problem import problem
 from gateway.core.trajectory import Phase
+from gateway.ingress.mcp_listing import Listings
 from gateway.ingress.runs import Runs, Shown
 from gateway.journal import Journal, JournalError
 
-__all__ = ["Control", "control_app"]
+__all__ = ["Control", "control_app", "health_app"]
 
 Statistics = Callable[[], Mapping[str, object]]
 
@@ -31,8 +34,15 @@ _ROUTES: dict[str, tuple[str, str, str]] = {
     "commit": ("POST", "/api/v1/trajectories/{id}/commit", "Close a run as done."),
     "breakers": ("GET", "/api/v1/breakers", "Every breaker: state, window, cooldown."),
     "domains": ("GET", "/api/v1/domains", "Every domain: slots, queue."),
+    "repairs": ("GET", "/api/v1/repairs", "What became of repairs, by operation and kind of trouble."),
     "journal": ("GET", "/api/v1/journal", "Figures of the journal."),
     "manifest": ("GET", "/api/v1/manifest", "The manifest in force: digest, tools, and the last reload's problem."),
+    "tools": (
+        "GET",
+        "/api/v1/tools",
+        "Definitions of MCP tools: how many are pinned, and which changed ones are held.",
+    ),
+    "accept": ("POST", "/api/v1/tools/{id}/accept", "Agree to a server's changed definitions. Body: {names?}."),
     "status": ("GET", "/api/v1/status", "Everything above in short."),
 }
 
@@ -48,8 +58,10 @@ class Control:
         metrics: Callable[[], bytes],
         readiness: Callable[[], str | None],
         statistics: Mapping[str, Statistics],
+        listings: Listings,
     ) -> None:
         """`readiness` returns why calls are not welcome, or None. `statistics`: breakers, domains, manifest, status."""
+        self.listings = listings
         self.runs = runs
         self.journal = journal
         self.metrics = metrics
@@ -112,6 +124,24 @@ class Control:
         """Show the journal's figures."""
         return _json(200, await self.journal.stats())
 
+    async def tools(self, request: web.Request) -> web.Response:
+        """Show the definitions that wait."""
+        held = [change.view() for change in self.listings.changes()]
+        return _json(200, {"pinned": self.listings.pinned(), "held": held})
+
+    async def accept(self, request: web.Request) -> web.Response:
+        """Agree to changed definitions."""
+        body = await _body(request)
+        names = None if body is None else body.get("names")
+        if body is None or not (names is None or (isinstance(names, list) and all(isinstance(n, str) for n in names))):
+            return _json(422, {"detail": 'The body must be empty or {"names": ["…"]}.'})
+        server = request.match_info["id"]
+        accepted = await self.listings.accept(server, names)
+        if accepted is None:
+            known = ", ".join(self.listings.pinned()) or "none"
+            return _json(404, {"detail": f"No MCP server {server[:64]!r} has been listed yet. Known: {known}."})
+        return _json(200, {"accepted": accepted})
+
     async def openapi(self, request: web.Request) -> web.Response:
         """Describe this API."""
         return _json(200, _openapi())
@@ -123,10 +153,7 @@ class Control:
 
 def control_app(control: Control) -> web.Application:
     """Return the application that serves `control`."""
-    app = web.Application(middlewares=[_problems])
-    app.router.add_get("/healthz", control.healthz)
-    app.router.add_get("/readyz", control.readyz)
-    app.router.add_get("/metrics", control.scrape)
+    app = health_app(control)
     app.router.add_get("/api/v1/openapi.json", control.openapi)
     handlers: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
         "trajectories": control.trajectories,
@@ -134,9 +161,20 @@ def control_app(control: Control) -> web.Application:
         "abort": control.abort,
         "commit": control.commit,
         "journal": control.journal_stats,
+        "tools": control.tools,
+        "accept": control.accept,
     }
     for name, (method, path, _) in _ROUTES.items():
         app.router.add_route(method, path, handlers.get(name) or partial(control.figures, name))
+    return app
+
+
+def health_app(control: Control) -> web.Application:
+    """Return the application that serves health and metrics alone."""
+    app = web.Application(middlewares=[_problems])
+    app.router.add_get("/healthz", control.healthz)
+    app.router.add_get("/readyz", control.readyz)
+    app.router.add_get("/metrics", control.scrape)
     return app
 
 

@@ -1,8 +1,7 @@
-"""The front towards agents: HTTP/1.1 in and out over aiohttp's low-level server, with bytes and bodies at the seam.
+"""The front towards agents: HTTP/1.1 in and out on connections of our own, with bytes and bodies at the seam.
 
-aiohttp accepts, parses and keeps connections alive; everything it would add on the way out is bypassed: the head is
-written as it was given (no Server, no Content-Type, no compression), with two fields that are a proxy's own duty, the
-framing and a Date where the origin sent none (RFC 9110 section 6.6.1).
+A head is written as it was given (no Server, no Content-Type, no compression), with two fields that are a proxy's own duty,
+the framing and a Date where the origin sent none (RFC 9110 section 6.6.1).
 
 What an agent may rely on:
 
@@ -19,24 +18,26 @@ connection by the read buffer plus the transport's write buffer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import re
+import socket
+import stat
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any, cast
 
-from aiohttp import web
 from aiohttp.http import HttpVersion10, HttpVersion11
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
-from aiohttp.web_protocol import RequestHandler
 
 from gateway.core.framing import Framing, frame_answer
 from gateway.core.headers import field_lines
-from gateway.core.message import Body, BytesBody, Headers, first_header
-from gateway.ingress.request import READ_BYTES, IncomingRequest, UploadBroken
+from gateway.core.message import Body, BytesBody, Headers
+from gateway.ingress.connection import HEAD_BYTES, AgentConnection, HeadTooLarge, Limits
+from gateway.ingress.request import IncomingRequest, UploadBroken
 from gateway.ingress.writer import ResponseWriter, write_body
 
 __all__ = ["HttpFront", "IncomingRequest", "OutgoingResponse", "UploadBroken"]
@@ -45,7 +46,6 @@ log = logging.getLogger(__name__)
 
 KEEPALIVE_S = 75.0
 STALLED_S = 60.0
-LINGER_S = 5.0
 LINE_BYTES = 16_384
 FIELD_BYTES = 32_768
 FIELDS = 128
@@ -104,53 +104,56 @@ class HttpFront:
     ) -> None:
         self._handler = handler
         self._refuse = refuse
-        self._stalled_s = stalled_s
-        self._server = _Server(
-            cast(Any, self._serve),
-            handler_cancellation=True,
-            access_log=None,
-            auto_decompress=False,
-            keepalive_timeout=keepalive_s,
-            lingering_time=LINGER_S,
-            read_bufsize=READ_BYTES,
-            max_line_size=line_bytes,
-            max_field_size=field_bytes,
-            max_headers=fields,
-            timeout_ceil_threshold=1e9,
+        self.limits = Limits(
+            line_bytes=line_bytes,
+            field_bytes=field_bytes,
+            fields=fields,
+            keepalive_s=keepalive_s,
+            stalled_s=stalled_s,
         )
-        self._server.front = self
+        self.connections: set[AgentConnection] = set()
+        self._loop = asyncio.get_running_loop()
         self._listener: asyncio.Server | None = None
-        self._busy: set[asyncio.BaseTransport] = set()
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._is_draining = False
+        self.is_draining = False
         self._date = (0, b"")
 
     async def listen(self, host: str, port: int) -> int:
         """Listen on TCP and return the port; 0 takes a free one."""
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._server, host, port, backlog=1024)
+        self._listener = await self._loop.create_server(self._accepted, host, port, backlog=1024)
         return int(self._listener.sockets[0].getsockname()[1])
+
+    async def listen_at(self, path: str) -> None:
+        """Listen on a Unix socket, which only the user of this process may connect to; one that is left over is replaced."""
+        listener = socket.socket(socket.AF_UNIX)
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISSOCK(os.stat(path).st_mode):
+                os.unlink(path)
+        before = os.umask(0o177)
+        try:
+            listener.bind(path)
+        except OSError:
+            listener.close()
+            raise
+        finally:
+            os.umask(before)
+        self._listener = await self._loop.create_unix_server(self._accepted, sock=listener, backlog=1024)
 
     @property
     def in_flight(self) -> int:
         """Requests between their head and the last byte of their answer."""
         return self._in_flight
 
-    @property
-    def is_draining(self) -> bool:
-        """Whether `stop_accepting` was called."""
-        return self._is_draining
-
     def stop_accepting(self) -> None:
         """Take no new connections, close idle ones, and let the others end with their current answer."""
-        self._is_draining = True
+        self.is_draining = True
         if self._listener is not None:
             self._listener.close()
-        for connection in self._server.connections:
-            if connection.transport not in self._busy:
-                connection.force_close()
+        for connection in list(self.connections):
+            if not connection.is_busy:
+                connection.close()
 
     async def wait_idle(self, limit_s: float) -> bool:
         """Wait until nothing is in flight; return False if it took longer than `limit_s`."""
@@ -164,27 +167,43 @@ class HttpFront:
     async def close(self) -> None:
         """Stop, drop every connection, and wait for the cancelled handlers. May be repeated."""
         self.stop_accepting()
-        for connection in self._server.connections:
-            if connection.transport is not None:
-                connection.transport.abort()
+        for connection in list(self.connections):
+            connection.abort()
+            connection.cancel()
         await self._idle.wait()
 
-    async def _serve(self, request: web.BaseRequest) -> _Written:
-        transport = request.transport
-        if transport is None:
-            raise ConnectionResetError
+    def _accepted(self) -> AgentConnection:
+        return AgentConnection(self, self._loop)
+
+    async def serve(self, request: IncomingRequest, connection: AgentConnection) -> bool:
+        """Answer a request; return whether the connection may serve another. For connections.
+
+        Raises:
+            ConnectionError: the agent has left, or the answer was broken off.
+        """
         self._in_flight += 1
         self._idle.clear()
-        self._busy.add(transport)
         try:
-            incoming = IncomingRequest(request, self._stalled_s)
-            response = self._refusal(incoming, request) or await self._handled(incoming)
-            return await self._answered(request, incoming, response)
+            response = self._refusal(request) or await self._handled(request)
+            return await self._answered(request, connection, response)
         finally:
-            self._busy.discard(transport)
             self._in_flight -= 1
             if not self._in_flight:
                 self._idle.set()
+
+    async def refuse_malformed(self, error: Exception, connection: AgentConnection) -> None:
+        """Answer what is no request. For connections.
+
+        Raises:
+            ConnectionError: the agent has left.
+        """
+        response = self._malformed(error)
+        framing = frame_answer("", response.status, response.headers, response.body.size)
+        data = response.body.data if isinstance(response.body, BytesBody) else b""
+        writer = ResponseWriter(connection)
+        names = {name.lower() for name, _ in framing.headers}
+        writer.write(self._head(response, framing, names, is_kept=False) + data)
+        await writer.drain()
 
     async def _handled(self, incoming: IncomingRequest) -> OutgoingResponse:
         try:
@@ -193,21 +212,21 @@ class HttpFront:
             log.exception("the handler failed on %s", incoming.method)
             return self._refuse(500, "The gateway has failed on this request. Nothing can be said about its effect.")
 
-    def _refusal(self, incoming: IncomingRequest, request: web.BaseRequest) -> OutgoingResponse | None:
+    def _refusal(self, request: IncomingRequest) -> OutgoingResponse | None:
         """What the parser lets through and RFC 9112 does not (sections 2.3, 3.2, 6.1; RFC 9110 section 10.1.1)."""
         if request.version not in (HttpVersion11, HttpVersion10):
             return self._closing(505, "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
-        host = first_header(incoming.headers, b"host")
+        host = request.field(b"host")
         if host is not None and not _HOST.fullmatch(host):
             return self._closing(400, "The Host field names no host.")
-        if request._message.chunked:
+        if request.body_size is None:
             if request.version == HttpVersion10:
                 return self._closing(400, "HTTP/1.0 has no chunked bodies: send Content-Length.")
-            codings = [value for name, value in incoming.headers if name.lower() == b"transfer-encoding"]
+            codings = [value for name, value in request.headers if name.lower() == b"transfer-encoding"]
             if len(codings) != 1 or codings[0].lower() != b"chunked":
                 return self._closing(501, "The only transfer coding understood here is 'chunked', alone.")
-        if incoming.is_waiting_for_continue:
-            expected = first_header(incoming.headers, b"expect")
+        if request.is_waiting_for_continue:
+            expected = request.field(b"expect")
             if expected is not None and expected.lower() != b"100-continue":
                 return self._refuse(417, "The only expectation understood here is '100-continue'.")
         return None
@@ -218,39 +237,41 @@ class HttpFront:
         return response
 
     async def _answered(
-        self, request: web.BaseRequest, incoming: IncomingRequest, response: OutgoingResponse
-    ) -> _Written:
-        writer = ResponseWriter(request, self._stalled_s)
+        self, request: IncomingRequest, connection: AgentConnection, response: OutgoingResponse
+    ) -> bool:
+        writer = ResponseWriter(connection)
         try:
-            is_kept = await self._write(writer, request, incoming, response)
+            is_kept = await self._write(writer, request, response)
             if response.on_delivered is not None:
                 await writer.flush()
                 _call(response.on_delivered)
-            return _Written(is_kept)
+            return is_kept
         except ConnectionError:
             raise
         except Exception as error:
             log.exception("an answer could not be written")
             if not writer.has_begun:
-                raise
+                await self._write(writer, request, self._closing(500, "The gateway has failed."))
+                return False
             writer.break_off(with_reset=True)
             raise ConnectionResetError("the answer was broken off") from error
         finally:
             await (response.release() if response.release is not None else response.body.aclose())
 
-    async def _write(
-        self, writer: ResponseWriter, request: web.BaseRequest, incoming: IncomingRequest, response: OutgoingResponse
-    ) -> bool:
+    async def _write(self, writer: ResponseWriter, request: IncomingRequest, response: OutgoingResponse) -> bool:
         """Write head and body; return whether the connection may serve another request."""
-        body, framing = response.body, _frame(request, response)
+        body = response.body
+        is_http_1_0 = request.version == HttpVersion10
+        framing = frame_answer(request.method, response.status, response.headers, body.size, is_http_1_0=is_http_1_0)
+        names = {name.lower() for name, _ in framing.headers}
         is_kept = (
-            request.keep_alive
-            and not self._is_draining
+            request.is_kept_alive
+            and not self.is_draining
             and not framing.ends_by_closing
-            and not incoming.is_waiting_for_continue
-            and first_header(response.headers, b"connection") is None
+            and not request.is_waiting_for_continue
+            and b"connection" not in names
         )
-        head = self._head(request, response, framing, is_kept=is_kept)
+        head = self._head(response, framing, names, is_kept=is_kept, is_http_1_0=is_http_1_0)
         if framing.is_bodiless:
             writer.write(head)
         elif type(body) is BytesBody:
@@ -261,14 +282,22 @@ class HttpFront:
         await writer.drain()
         return is_kept
 
-    def _head(self, request: web.BaseRequest, response: OutgoingResponse, framing: Framing, *, is_kept: bool) -> bytes:
+    def _head(
+        self,
+        response: OutgoingResponse,
+        framing: Framing,
+        names: set[bytes],
+        *,
+        is_kept: bool,
+        is_http_1_0: bool = False,
+    ) -> bytes:
         headers = framing.headers
-        if first_header(headers, b"date") is None:
+        if b"date" not in names:
             headers = (*headers, (b"Date", self._now()))
         if not is_kept:
-            if first_header(headers, b"connection") is None:
+            if b"connection" not in names:
                 headers = (*headers, (b"Connection", b"close"))
-        elif request.version == HttpVersion10:
+        elif is_http_1_0:
             headers = (*headers, (b"Connection", b"keep-alive"))
         reason = response.reason
         if reason is None:
@@ -285,76 +314,17 @@ class HttpFront:
 
     def _malformed(self, error: BaseException | None) -> OutgoingResponse:
         if isinstance(error, LineTooLong):
-            if error.args[1] == LINE_BYTES:
-                return self._closing(414, f"The request line is longer than {LINE_BYTES} bytes.")
-            return self._closing(431, f"A header field is longer than {FIELD_BYTES} bytes.")
+            if error.args[1] == self.limits.line_bytes:
+                return self._closing(414, f"The request line is longer than {self.limits.line_bytes} bytes.")
+            return self._closing(431, f"A header field is longer than {self.limits.field_bytes} bytes.")
+        if isinstance(error, HeadTooLarge):
+            return self._closing(431, f"The request's head is longer than {HEAD_BYTES} bytes.")
         if isinstance(error, HttpProcessingError) and "too many headers" in error.message.lower():
-            return self._closing(431, f"There are more than {FIELDS} header fields.")
+            return self._closing(431, f"There are more than {self.limits.fields} header fields.")
         return self._closing(400, "The request is not well-formed HTTP/1.1.")
 
 
 _REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
-
-
-class _Server(web.Server):
-    """aiohttp's low-level server with our own words for what its parser refuses."""
-
-    front: HttpFront
-
-    def __call__(self) -> RequestHandler:
-        return _Connection(self, loop=self._loop, **self._kwargs)
-
-
-class _Connection(RequestHandler):
-    """Answers what the parser refuses with our refusals instead of aiohttp's page and traceback."""
-
-    __slots__ = ()
-
-    def handle_error(
-        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
-    ) -> web.StreamResponse:
-        assert self._manager is not None
-        front = cast(_Server, self._manager).front
-        response = front._malformed(exc) if status == 400 else front._closing(500, "The gateway has failed.")
-        return cast(web.StreamResponse, _Refused(front, response))
-
-
-class _Written:
-    """What aiohttp needs to know of an answer that is already out."""
-
-    __slots__ = ("keep_alive",)
-
-    def __init__(self, is_kept: bool) -> None:
-        self.keep_alive = is_kept
-
-    async def prepare(self, request: web.BaseRequest) -> None:
-        """Nothing left to do."""
-
-    async def write_eof(self) -> None:
-        """Nothing left to do."""
-
-
-class _Refused(_Written):
-    """A refusal that is written when aiohttp asks for it."""
-
-    __slots__ = ("_front", "_response")
-
-    def __init__(self, front: HttpFront, response: OutgoingResponse) -> None:
-        super().__init__(False)
-        self._front = front
-        self._response = response
-
-    async def prepare(self, request: web.BaseRequest) -> None:
-        framing = _frame(request, self._response)
-        data = self._response.body.data if isinstance(self._response.body, BytesBody) else b""
-        writer = ResponseWriter(request, self._front._stalled_s)
-        writer.write(self._front._head(request, self._response, framing, is_kept=False) + data)
-        await writer.drain()
-
-
-def _frame(request: web.BaseRequest, response: OutgoingResponse) -> Framing:
-    is_http_1_0 = request.version == HttpVersion10
-    return frame_answer(request.method, response.status, response.headers, response.body.size, is_http_1_0=is_http_1_0)
 
 
 def _call(on_delivered: Callable[[], None]) -> None:

@@ -15,15 +15,16 @@ import difflib
 import re
 from collections.abc import Awaitable, Callable
 from hashlib import blake2b
-from typing import assert_never
+from typing import Any, assert_never
 
 from gateway.clock import Clock
 from gateway.core.call import Call, Handler
-from gateway.core.canonical import action_digest, fingerprint
+from gateway.core.canonical import digests
 from gateway.core.codes import Code
+from gateway.core.forwarding import unfit
 from gateway.core.headers import protected_option
 from gateway.core.manifest import Tier
-from gateway.core.message import Body, BytesBody, Headers, Reply, Request, first_header
+from gateway.core.message import Body, BytesBody, Headers, Reply, Request
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.paths import BadTarget, split_target
 from gateway.core.problem import problem
@@ -38,6 +39,7 @@ __all__ = ["Proxy", "ProxyLimits", "refuse", "refuse_request"]
 _NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _KEY = re.compile(rb'"?[\x21\x23-\x5b\x5d-\x7e]{1,255}"?')
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_MCP = re.compile(rb"/seawall/mcp(?:[/?]|\Z)")
 _NO_TRACE = b"0" * 32
 _NEVER_PASSED = frozenset({"TRACE", "CONNECT"})
 """TRACE would echo credentials (RFC 9110 section 9.3.8); CONNECT opens a tunnel and belongs to the forward proxy."""
@@ -72,7 +74,9 @@ class Proxy:
         clock: Clock,
         telemetry: Telemetry,
         limits: ProxyLimits,
+        pseudonym: bytes = b"seawall",
     ) -> None:
+        """`pseudonym` is what this gateway calls itself in Via, so that it knows a request that comes round."""
         self.catalog = catalog
         self.is_admitting = True
         self._pipeline = pipeline
@@ -82,13 +86,24 @@ class Proxy:
         self._clock = clock
         self._telemetry = telemetry
         self._limits = limits
+        self._pseudonym = pseudonym
         self._in_flight = 0
-        self._writes: set[asyncio.Task[Outcome]] = set()
+        self.mcp: Callable[[IncomingRequest], Awaitable[OutgoingResponse]] | None = None
+        self._writes: set[asyncio.Task[Any]] = set()
 
     async def __call__(self, request: IncomingRequest) -> OutgoingResponse:
         """Answer one request."""
         if request.target.startswith((b"/seawall/", b"/seawall?")) or request.target == b"/seawall":
+            if self.mcp is not None and _MCP.match(request.target):
+                return await self.mcp(request)
             return await self._runs(request)
+        passed = request.field(b"via")
+        if passed is not None:
+            passed = b", ".join([value for name, value in request.headers if name.lower() == b"via"])
+        wrong = unfit(request.target, upgrade=request.field(b"upgrade"), passed=passed, pseudonym=self._pseudonym)
+        if wrong is not None and request.method not in _NEVER_PASSED:
+            self._telemetry.refused("other", Code.INVALID_ARGUMENTS)
+            return refuse_request(*wrong)
         if not self.is_admitting or self._in_flight >= self._limits.in_flight:
             return self._refused("other", self._busy())
         self._in_flight += 1
@@ -114,7 +129,7 @@ class Proxy:
             return self._refused(tool.name, refusal)
         call.started = self._clock.now()
         call.deadline = call.started + match.operation.timeouts.total
-        return self._answer(call, await self._shielded(call))
+        return self._answer(call, await self._undisturbed(request, call))
 
     # --- making the call
 
@@ -134,6 +149,13 @@ class Proxy:
         tool = self.catalog.tools.get(target.tool)
         if tool is None:
             return self._unknown_tool(target.tool)
+        if tool.mcp is not None:
+            where = f"/seawall/mcp/{tool.name}"
+            return Refusal(
+                code=Code.INVALID_ARGUMENTS,
+                dependency=tool.name,
+                detail=f"{tool.name} is an MCP server: it is served at {where} (and with all others at /seawall/mcp).",
+            )
         try:
             match = tool.match(request.method, target.rest.decode("ascii"))
         except AmbiguousPath as error:
@@ -146,13 +168,16 @@ class Proxy:
                 detail=f"{tool.name} is strict and declares no operation for {request.method} "
                 f"{target.rest.partition(b'?')[0].decode('ascii')}. Use one of: {', '.join(_declared(tool)) or 'none'}.",
             )
-        named = self._run_name(request.headers)
+        named = self._run_name(request)
         if isinstance(named, Refusal):
             return named
-        agent = first_header(request.headers, b"seawall-agent")
+        agent = request.field(b"seawall-agent")
         if agent is not None and not _NAME.fullmatch(agent):
             return _bad_header("Seawall-Agent", "1 to 128 letters, digits and . _ : -")
-        key = self._caller_key(request.headers, tool)
+        stage = request.field(b"seawall-stage") or b""
+        if stage and not _NAME.fullmatch(stage):
+            return _bad_header("Seawall-Stage", "1 to 128 letters, digits and . _ : -, the first a letter or digit")
+        key = self._caller_key(request, tool)
         if isinstance(key, Refusal):
             return key
         now = self._clock.now()
@@ -174,28 +199,29 @@ class Proxy:
             is_run_named=named[1],
             params=match.params,
             caller_key=key,
+            stage=stage.decode("ascii"),
         )
         return tool, match, call
 
-    def _run_name(self, headers: Headers) -> tuple[str, bool] | Refusal:
-        given = first_header(headers, b"seawall-trajectory")
+    def _run_name(self, request: IncomingRequest) -> tuple[str, bool] | Refusal:
+        given = request.field(b"seawall-trajectory")
         if given is not None:
             if not _NAME.fullmatch(given):
                 return _bad_header(
                     "Seawall-Trajectory", "1 to 128 letters, digits and . _ : -, the first a letter or digit"
                 )
             return given.decode("ascii"), True
-        trace = first_header(headers, b"traceparent")
+        trace = request.field(b"traceparent")
         if trace is not None:
             found = _TRACEPARENT.fullmatch(trace.strip())
             if found is not None and found.group(1) != _NO_TRACE:
                 return f"trace-{found.group(1).decode('ascii')}", False
         return "", False
 
-    def _caller_key(self, headers: Headers, tool: ToolSpec) -> str | Refusal | None:
-        key = first_header(headers, b"idempotency-key")
+    def _caller_key(self, request: IncomingRequest, tool: ToolSpec) -> str | Refusal | None:
+        key = request.field(b"idempotency-key")
         if key is None and tool.idempotency is not None:
-            key = first_header(headers, tool.idempotency.header.lower().encode("ascii"))
+            key = request.field(tool.idempotency.header.lower().encode("ascii"))
         if key is None:
             return None
         if not _KEY.fullmatch(key):
@@ -222,14 +248,35 @@ class Proxy:
                 retry_after_ms=5000,
             )
         call.request.body = body if body.size or request.has_body else None
-        kind = (first_header(request.headers, b"content-type") or b"").decode("latin-1")
+        kind = (request.field(b"content-type") or b"").decode("latin-1")
         target = call.request.target.decode("ascii")
         data = await _digestible(body)
-        call.action = action_digest(f"{call.tool.name}.{call.operation.name}", request.method, target, kind, data)
-        call.fingerprint = fingerprint(request.method, target, kind, data)
+        operation = f"{call.tool.name}.{call.operation.name}"
+        call.action, call.fingerprint = digests(operation, request.method, target, kind, data)
         return None
 
     # --- running it
+
+    async def run(self, call: Call) -> Outcome:
+        """Take a call that another entrance has made down the pipeline, under the same bounds and the same care."""
+        if not self.is_admitting or self._in_flight >= self._limits.in_flight:
+            return Rejected(self._busy())
+        self._in_flight += 1
+        try:
+            return await (self._pipeline(call) if call.operation.is_read else self._shielded(call))
+        finally:
+            self._in_flight -= 1
+
+    async def _undisturbed(self, request: IncomingRequest, call: Call) -> Outcome:
+        """Run a write in the front's own task, which goes on without the agent once the intent is on its way."""
+        task = asyncio.current_task()
+        assert task is not None
+        request.goes_on = lambda: call.is_committed_to_send
+        self._writes.add(task)
+        try:
+            return await self._through(call)
+        finally:
+            self._writes.discard(task)
 
     async def _shielded(self, call: Call) -> Outcome:
         task = asyncio.get_running_loop().create_task(self._through(call))

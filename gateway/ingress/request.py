@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
 
-from aiohttp import ClientError, web
-from aiohttp.http import HttpVersion11
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http import HttpVersion11, RawRequestMessage
+from aiohttp.streams import StreamReader
 
-from gateway.core.message import Body, BytesBody, Headers, first_header
+from gateway.core.message import Body, BytesBody, Headers
 from gateway.egress.spool import Spool, TooLarge
+
+if TYPE_CHECKING:
+    from gateway.ingress.connection import AgentConnection
 
 __all__ = ["READ_BYTES", "IncomingRequest", "UploadBroken"]
 
@@ -32,37 +35,49 @@ class IncomingRequest:
         target: the raw request target.
         headers: raw fields in order, hop-by-hop ones included.
         has_body: whether the request declares one, be it empty (`Content-Length: 0`).
+        goes_on: whether the handler is to finish though the agent has left; without one it is cancelled then.
     """
 
     __slots__ = (
         "_body_size",
+        "_connection",
+        "_content",
+        "_fields",
         "_is_continue_due",
-        "_request",
-        "_stalled_s",
         "_was_continued",
+        "goes_on",
         "has_body",
         "headers",
+        "is_kept_alive",
         "method",
         "target",
+        "version",
     )
 
-    def __init__(self, request: web.BaseRequest, stalled_s: float) -> None:
-        message = request._message
-        self._request = request
-        self._stalled_s = stalled_s
+    def __init__(self, message: RawRequestMessage, content: StreamReader, connection: AgentConnection) -> None:
+        self._connection = connection
+        self._content = content
         self.method: str = message.method
         self.target: bytes = message.path.encode("utf-8", "surrogateescape")
         self.headers: Headers = message.raw_headers
-        length = first_header(self.headers, b"content-length")
+        self.version = message.version
+        self.is_kept_alive = not message.should_close
+        self._fields = {name.lower(): value for name, value in reversed(self.headers)}
+        length = self._fields.get(b"content-length")
         self._body_size = None if message.chunked else int(length or 0)
         self.has_body = message.chunked or length is not None
-        self._is_continue_due = message.version == HttpVersion11 and first_header(self.headers, b"expect") is not None
+        self._is_continue_due = b"expect" in self._fields and message.version == HttpVersion11
         self._was_continued = False
+        self.goes_on: Callable[[], bool] | None = None
+
+    def field(self, name: bytes) -> bytes | None:
+        """Return the first field of that name (given in lower case), or None."""
+        return self._fields.get(name)
 
     @property
     def peer(self) -> str:
         """Address of the other side; empty on a Unix socket."""
-        return self._request.remote or ""
+        return self._connection.peer
 
     @property
     def body_size(self) -> int | None:
@@ -84,8 +99,9 @@ class IncomingRequest:
         """
         if self._body_size is not None and self._body_size > max_bytes:
             raise TooLarge(max_bytes)
-        content = self._request.content
+        content = self._content
         if content.is_eof() and content.exception() is None and content.total_bytes <= READ_BYTES:
+            self._was_continued = True  # all of it is here: nobody waits to be told to go on
             data = content.read_nowait()
             if len(data) > max_bytes:
                 raise TooLarge(max_bytes)
@@ -97,22 +113,22 @@ class IncomingRequest:
         return _Upload(self)
 
     async def _pieces(self) -> AsyncIterator[bytes]:
-        content = self._request.content
+        content, stalled_s = self._content, self._connection.stalled_s
         if self.is_waiting_for_continue:
             self._was_continued = True
-            if not content.total_bytes and (transport := self._request.transport) is not None:
+            if not content.total_bytes and (transport := self._connection.transport) is not None:
                 transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
             while not content.at_eof():
                 data = content.read_nowait()
                 if not data:
-                    async with asyncio.timeout(self._stalled_s):
+                    async with asyncio.timeout(stalled_s):
                         data = await content.readany()
                 if data:
                     yield data
         except TimeoutError as error:
-            raise UploadBroken(f"the request's body stopped coming for {self._stalled_s:g} s") from error
-        except (ClientError, HttpProcessingError, web.RequestPayloadError, OSError) as error:
+            raise UploadBroken(f"the request's body stopped coming for {stalled_s:g} s") from error
+        except (UploadBroken, OSError, RuntimeError) as error:
             raise UploadBroken("the request's body is malformed or was cut off") from error
 
 

@@ -16,14 +16,14 @@ from gateway.clock import Clock
 from gateway.core.codes import Code
 from gateway.core.message import BytesBody, first_header
 from gateway.core.outcome import Refusal
-from gateway.core.saga import Abort, Commit, Open
+from gateway.core.saga import Abort, Commit, Open, Rewind, Savepoint
 from gateway.core.trajectory import Phase
 from gateway.core.views import trajectory_view
 from gateway.egress.spool import Spool, TooLarge
 from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.ingress.proxy import refuse
 from gateway.journal import Conflict, JournalUnavailable
-from gateway.journal.trajectories import Trajectories
+from gateway.journal.trajectories import Run, Trajectories
 
 __all__ = ["Runs", "Shown"]
 
@@ -32,8 +32,10 @@ ABORT_WAIT_S = 20.0
 
 _BODY_MAX = 64 * 1024
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+_SHAPE = "1 to 128 letters, digits and . _ : -, the first a letter or digit"
 _ABANDON = ("escalate", "unwind", "commit")
-_OPEN_KEYS = {"id", "on_abandon", "ttl", "labels"}
+_STUCK = ("stop", "continue")
+_OPEN_KEYS = {"id", "on_abandon", "on_stuck", "ttl", "labels"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +93,14 @@ class Runs:
                 return await self.commit(name)
             case ("POST", [name, "abort"]):
                 return await self.abort(name, str(arguments.get("reason") or "aborted by the agent"))
+            case ("POST", [name, "savepoints"]):
+                return await self.savepoint(name, arguments)
+            case ("POST", [name, "rewind"]):
+                return await self.rewind(name, arguments)
         return Refusal(
             code=Code.INVALID_ARGUMENTS,
             detail=f"{method} is not served there. Use POST …/trajectories, GET …/trajectories/ID, "
-            "POST …/trajectories/ID/commit or POST …/trajectories/ID/abort.",
+            "POST …/trajectories/ID/commit, …/abort, …/savepoints or …/rewind.",
         )
 
     async def open(self, arguments: dict[str, object], agent: str) -> Shown | Refusal:
@@ -153,6 +159,46 @@ class Runs:
         status = 202 if run.state.phase is Phase.COMPENSATING else 200
         return Shown(status, trajectory_view(run.state))
 
+    async def savepoint(self, name: str, arguments: dict[str, object], *, by: str = "agent") -> Shown | Refusal:
+        """Note where a run stands, to rewind to: 201. The same name again moves it."""
+        wanted = arguments.get("name")
+        run = await self._trajectories.find(name)
+        if run is None:
+            return _unknown(name)
+        if wanted is None:
+            wanted = f"savepoint-{len(run.state.savepoints) + 1}"
+        if not (isinstance(wanted, str) and _NAME.fullmatch(wanted)):
+            return Refusal(code=Code.INVALID_ARGUMENTS, detail="The savepoint was not taken: name must be " + _SHAPE)
+        refusal = await self._trajectories.decided(run, Savepoint(name=wanted, by=by))
+        return refusal or Shown(201, {**trajectory_view(run.state), "savepoint": wanted})
+
+    async def rewind(
+        self, name: str, arguments: dict[str, object], *, by: str = "agent", wait_s: float = ABORT_WAIT_S
+    ) -> Shown | Refusal:
+        """Undo what came after a savepoint: 200 once the run can go on from there, 202 while it is being undone."""
+        to, reason = arguments.get("to"), arguments.get("reason")
+        run = await self._trajectories.find(name)
+        if run is None:
+            return _unknown(name)
+        if not isinstance(to, str):
+            return Refusal(code=Code.INVALID_ARGUMENTS, detail="Nothing was undone: `to` must name a savepoint.")
+        why = str(reason or f"rewound to {to}")[:1000]
+        refusal = await self._trajectories.decided(run, Rewind(savepoint=to, reason=why, by=by))
+        if refusal is not None:
+            return refusal
+        run = await self._undone(run, wait_s)
+        if run.state.phase is Phase.FROZEN:
+            return await self._trajectories.decided(run, Abort(reason=why)) or Shown(409, trajectory_view(run.state))
+        return Shown(202 if run.state.phase is Phase.COMPENSATING else 200, trajectory_view(run.state))
+
+    async def _undone(self, run: Run, wait_s: float) -> Run:
+        """Wait until a run is no longer being undone, but not for ever. Returns it as it stands then."""
+        deadline = self._clock.now() + wait_s
+        while run.state.phase is Phase.COMPENSATING and (left := deadline - self._clock.now()) > 0:
+            await asyncio.wait((run.changed(),), timeout=left)
+            run = await self._trajectories.find(run.state.id) or run
+        return run
+
 
 def _arguments(body: bytes) -> dict[str, object] | Refusal:
     if not body.strip():
@@ -171,11 +217,13 @@ def _opening(arguments: dict[str, object], agent: str) -> tuple[str | None, Open
     if "budget" in arguments:
         problems.append("budgets are not enforced by this release, so none is accepted")
     name, ttl, labels = arguments.get("id"), arguments.get("ttl"), arguments.get("labels", {})
-    abandon = arguments.get("on_abandon", "escalate")
+    abandon, stuck = arguments.get("on_abandon", "escalate"), arguments.get("on_stuck", "stop")
     if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
-        problems.append("id must be 1 to 128 letters, digits and . _ : -, the first a letter or digit")
+        problems.append("id must be " + _SHAPE)
     if abandon not in _ABANDON:
         problems.append(f"on_abandon must be one of {', '.join(_ABANDON)}")
+    if stuck not in _STUCK:
+        problems.append(f"on_stuck must be one of {', '.join(_STUCK)}")
     if ttl is not None and not (isinstance(ttl, int | float) and not isinstance(ttl, bool) and ttl > 0):
         problems.append("ttl must be a number of seconds above 0")
     if not (isinstance(labels, dict) and len(labels) <= 32 and all(isinstance(v, str) for v in labels.values())):
@@ -185,7 +233,13 @@ def _opening(arguments: dict[str, object], agent: str) -> tuple[str | None, Open
     assert name is None or isinstance(name, str)
     assert ttl is None or isinstance(ttl, int | float)
     assert isinstance(labels, dict)
-    return name, Open(agent=agent, on_abandon=str(abandon), ttl_s=None if ttl is None else float(ttl), labels=labels)
+    return name, Open(
+        agent=agent,
+        on_abandon=str(abandon),
+        on_stuck=str(stuck),
+        ttl_s=None if ttl is None else float(ttl),
+        labels=labels,
+    )
 
 
 def _unknown(name: str) -> Refusal:

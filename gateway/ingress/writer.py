@@ -10,14 +10,15 @@ import asyncio
 import socket
 import struct
 from contextlib import aclosing
-from typing import Any, cast
-
-from aiohttp import web
+from typing import TYPE_CHECKING, Any, cast
 
 from gateway.core.framing import Framing
 from gateway.core.message import Body
 from gateway.egress import StreamBroken
 from gateway.egress.spool import SpoolFailed
+
+if TYPE_CHECKING:
+    from gateway.ingress.connection import AgentConnection
 
 __all__ = ["ResponseWriter", "write_body"]
 
@@ -25,11 +26,10 @@ __all__ = ["ResponseWriter", "write_body"]
 class ResponseWriter:
     """The connection of one request, as its answer sees it. `has_begun`: a byte of the answer was written."""
 
-    __slots__ = ("_request", "_stalled_s", "has_begun")
+    __slots__ = ("_connection", "has_begun")
 
-    def __init__(self, request: web.BaseRequest, stalled_s: float) -> None:
-        self._request = request
-        self._stalled_s = stalled_s
+    def __init__(self, connection: AgentConnection) -> None:
+        self._connection = connection
         self.has_begun = False
 
     def write(self, data: bytes) -> None:
@@ -38,7 +38,7 @@ class ResponseWriter:
         Raises:
             ConnectionError: the agent has left.
         """
-        transport = self._request.transport
+        transport = self._connection.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the agent has left")
         self.has_begun = True
@@ -46,15 +46,17 @@ class ResponseWriter:
 
     async def drain(self) -> None:
         """Wait while the transport's buffer is full."""
-        protocol = self._request.protocol
-        if not protocol.writing_paused:
+        connection = self._connection
+        if not connection.writing_paused:
             return
-        transport = self._request.transport
+        transport = connection.transport
         handle = (
-            asyncio.get_running_loop().call_later(self._stalled_s, transport.abort) if transport is not None else None
+            asyncio.get_running_loop().call_later(connection.stalled_s, transport.abort)
+            if transport is not None
+            else None
         )
         try:
-            await protocol._drain_helper()
+            await connection._drain_helper()
         finally:
             if handle is not None:
                 handle.cancel()
@@ -65,7 +67,7 @@ class ResponseWriter:
         Raises:
             ConnectionError: the agent left before.
         """
-        transport = self._request.transport
+        transport = self._connection.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the agent has left")
         if transport.get_write_buffer_size():
@@ -74,12 +76,12 @@ class ResponseWriter:
                 await self.drain()
             finally:
                 transport.set_write_buffer_limits()
-            if self._request.transport is None:
+            if self._connection.transport is None:
                 raise ConnectionResetError("the agent has left")
 
     def break_off(self, *, with_reset: bool) -> None:
         """End the connection in the middle of the answer; with a reset where a plain close would look like its end."""
-        transport = self._request.transport
+        transport = self._connection.transport
         if transport is None:
             return
         if with_reset:

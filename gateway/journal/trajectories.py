@@ -38,6 +38,7 @@ __all__ = ["Run", "Trajectories"]
 
 _CLOSED_KEPT = 256
 _PAGE = 500
+_TOGETHER = 50
 _REFUSING_RUNS = 4096
 
 
@@ -437,19 +438,25 @@ class Trajectories:
         found: list[Run] = []
         after = ""
         while heads := await self.journal.open_heads(after, _PAGE):
-            for head in heads:
-                run = await self.find(head.stream)
-                if run is not None:
-                    found.append(run)
+            for start in range(0, len(heads), _TOGETHER):
+                # Several at a time, so that reading one overlaps with folding another; few, so that calls get their turn.
+                page = heads[start : start + _TOGETHER]
+                runs = await asyncio.gather(*(self.find(head.stream) for head in page))
+                found.extend(run for run in runs if run is not None)
             after = heads[-1].stream
         await self.journal.flush()
         return found
 
     async def _load(self, name: str) -> Run | None:
         lost = self._runs.get(name)
+        if lost is not None and not lost.is_lost:
+            return lost
         if lost is not None and lost.pending:
             await asyncio.wait(lost.pending)
         entries = await self.journal.read(name)
+        made = self._runs.get(name)
+        if made is not None and made is not lost:
+            return made  # opened by another caller while this one was reading: there is only ever one
         if not entries:
             if lost is not None:
                 return self._reset(lost)

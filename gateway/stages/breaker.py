@@ -189,9 +189,10 @@ def _may_be_canary(call: Call) -> bool:
     """Whether the call may be the experiment: anything but an irreversible one.
 
     Writes that can be undone may, and those of unmanaged tools too: a tool that is only ever written to would else never
-    be found healed (docs/adr/0007-canaries.md).
+    be found healed (docs/adr/0007-canaries.md). An irreversible call that was sent already and is in doubt may, under a
+    key that the tool honours: sending it again is how the doubt is settled, and nobody else may come who could try.
     """
-    return call.operation.tier is not Tier.PIVOT
+    return call.operation.tier is not Tier.PIVOT or (call.is_in_doubt and call.tool.idempotency is not None)
 
 
 _DETAILS = {

@@ -15,13 +15,13 @@ from gateway.telemetry import Telemetry, outgoing
 
 __all__ = ["Dispatch"]
 
-_ACCEPT_ENCODING = frozenset({b"accept-encoding"})
-
 
 class Dispatch:
     """The end of the pipeline: one attempt at the tool."""
 
-    def __init__(self, egress: Egress, clock: Clock, telemetry: Telemetry) -> None:
+    def __init__(self, egress: Egress, clock: Clock, telemetry: Telemetry, marks: Headers = ()) -> None:
+        """`marks` are put on every request, so that it can be seen to have come through here."""
+        self._marks = marks
         self._egress = egress
         self._clock = clock
         self._telemetry = telemetry
@@ -53,20 +53,21 @@ class Dispatch:
 
     def _request(self, call: Call) -> Request:
         request = call.request
-        headers = outgoing(call)
+        headers = (*outgoing(call), *self._marks)
         if not call.operation.is_read or call.lane is Lane.COMPENSATION:
             headers = self._for_writes(call, headers)
-        return replace(request, headers=headers)
+        exchange = call.trajectory if request.exchange is None else request.exchange
+        return replace(request, headers=headers, exchange=exchange)
 
     def _for_writes(self, call: Call, headers: Headers) -> Headers:
-        keys = call.tool.idempotency
+        keys, ours = call.tool.idempotency, dict[bytes, tuple[bytes, bytes]]()
         if keys is not None and call.key is not None:
             name = keys.header.encode("ascii")
-            headers = (*without_headers(headers, frozenset({name.lower()})), (name, _written(call.key, keys.format)))
+            ours[name.lower()] = (name, _written(call.key, keys.format))
         if call.operation.compensator is not None or call.operation.postcondition is not None:
             # Their expressions read the answer, so it has to come in a coding that we can undo.
-            headers = (*without_headers(headers, _ACCEPT_ENCODING), (b"Accept-Encoding", b"identity"))
-        return headers
+            ours[b"accept-encoding"] = (b"Accept-Encoding", b"identity")
+        return (*without_headers(headers, ours), *ours.values()) if ours else headers
 
 
 def _written(key: str, form: KeyFormat) -> bytes:

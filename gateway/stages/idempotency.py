@@ -18,7 +18,7 @@ from gateway.core.message import BytesBody, Reply
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.records import StepCommitted, decode
 from gateway.core.saga import Open
-from gateway.core.settle import why_not_resent
+from gateway.core.settle import still_working_s, why_not_resent
 from gateway.core.trajectory import Step, StepState
 from gateway.journal import Journal, JournalCorrupt, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
@@ -133,7 +133,8 @@ class IdempotencyStage:
                     return Rejected(refusal)
                 call.step, call.key, call.is_in_doubt = step.number, step.key, True
                 call.first_sent = self._clock.now() - max(0, self._clock.at() - step.intended_at) / 1000
-                call.given_up = self._clock.now() - max(0, self._clock.at() - step.doubted_at) / 1000
+                doubted = self._clock.now() - max(0, self._clock.at() - step.doubted_at) / 1000
+                call.given_up = doubted + still_working_s(step.doubt, call.operation)
                 return await self._lead(call, proceed, flight_key)
             case Mismatch(step):
                 return Rejected(Refusal(
@@ -211,6 +212,8 @@ class IdempotencyStage:
                 record = decode(entry.kind, entry.data)
                 if isinstance(record, StepCommitted) and record.step == number:
                     return record
+        if run.is_lost:
+            raise JournalUnavailable(f"run {run.state.id} has to be read again after a failed write")
         raise JournalCorrupt(f"run {run.state.id} has no record of the outcome of step {number}")
 
     def statistics(self) -> dict[str, int]:

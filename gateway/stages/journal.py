@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.clock import Clock
+from gateway.clock import Clock, settled
 from gateway.core.call import Call, Handler, Lane
 from gateway.core.codes import Code
 from gateway.core.idempotency import caller_digest
@@ -112,7 +112,7 @@ class JournalStage:
     async def _durable(self, run: Run, call: Call, future: asyncio.Future[None]) -> str | None:
         """Wait for the disk, until the call's deadline. Returns why it may not be relied on, or None."""
         try:
-            await asyncio.wait((future,), timeout=max(0.05, call.deadline - self._clock.now()))
+            await settled(future, max(0.05, call.deadline - self._clock.now()))
         except asyncio.CancelledError:
             self._withdraw(run, call)
             raise

@@ -8,7 +8,6 @@ repeat, or the settler's after a restart) begins with that question.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from gateway.clock import Clock
 from gateway.core.call import Call, Handler, Lane
@@ -16,9 +15,9 @@ from gateway.core.codes import Code
 from gateway.core.fault import Fault
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected
 from gateway.core.retry import RecentFailures, RetryAfter, RetryBudget, conclude, decide_retry
-from gateway.core.settle import Verdict, may_resend_until, why_not_resent
+from gateway.core.settle import Verdict, may_resend_until, still_working_s, why_not_resent
 from gateway.core.tool import Catalog, ToolSpec
-from gateway.stages.settle import Settle, absent, doubtful, landed
+from gateway.stages.settle import Purse, Settle, absent, doubtful, landed
 from gateway.telemetry import Telemetry
 
 __all__ = ["RetryStage"]
@@ -92,14 +91,15 @@ class RetryStage:
         """Ask about the attempt that was just given up. Returns the doubt itself if that does not settle it."""
         if call.operation.probe is None or call.operation.is_read:
             return doubt
-        answer = await self._settle(call, proceed, self._clock.now(), self._purse(budget))
+        given_up = self._clock.now() + still_working_s(doubt.fault, call.operation)
+        answer = await self._settle(call, proceed, given_up, self._purse(budget))
         if answer.verdict is Verdict.UNKNOWN:
             return doubt
         await _close(doubt)
         return landed(call, answer) if answer.verdict is Verdict.LANDED else absent(call, doubt.fault, answer)
 
-    def _purse(self, budget: RetryBudget) -> Callable[[], bool]:
-        return lambda: budget.charge(self._clock.now())
+    def _purse(self, budget: RetryBudget) -> Purse:
+        return Purse(lambda: budget.charge(self._clock.now()), budget.refund)
 
     def _why_not_resent(self, call: Call) -> str | None:
         now = self._clock.now()

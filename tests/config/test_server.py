@@ -55,6 +55,8 @@ def test_a_problem_names_its_variable_or_option() -> None:
         ({"SEAWALL_CONTROL": ":9090"}, "nobody has to prove"),
         ({"SEAWALL_LISTEN": "nonsense"}, "expected HOST:PORT"),
         ({"SEAWALL_LISTEN": "127.0.0.1:1", "SEAWALL_CONTROL": "127.0.0.1:1"}, "another address"),
+        ({"SEAWALL_METRICS": "9091"}, "`metrics`: expected HOST:PORT"),
+        ({"SEAWALL_METRICS": "127.0.0.1:9090"}, "another address than `listen` and `control`"),
         ({"SEAWALL_LIMITS_MEMORY": "65MiB"}, "`memory` must be at most `body`"),
         ({"SEAWALL_DATA": ""}, "`data` must not be empty"),
     ],
@@ -70,6 +72,14 @@ def test_beyond_loopback_is_possible_when_it_is_said() -> None:
     """A pod's own network may be the fence."""
     settings = load_server(None, {"SEAWALL_LISTEN": ":8080", "SEAWALL_ALLOW_UNAUTHENTICATED": "true"})
     assert not settings.listen_address.is_local
+
+
+def test_metrics_may_be_reached_from_elsewhere() -> None:
+    """They change nothing and name no run; probes and scrapers come from other machines."""
+    address = load_server(None, {"SEAWALL_METRICS": ":9091"}).metrics_address
+    assert address is not None
+    assert not address.is_local
+    assert ServerSettings().metrics_address is None
 
 
 def test_a_missing_file_and_other_variables() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.canonical import action_digest, canonical_body, fingerprint, is_json
+from gateway.core.canonical import _looks_lossy, action_digest, canonical_body, digests, fingerprint, is_json
 
 JSON = "application/json"
 
@@ -97,3 +98,14 @@ def test_json_is_known_by_its_media_type(content_type: str) -> None:
     """Parameters and capitals do not matter."""
     assert is_json(content_type)
     assert not is_json("text/json-ish")
+
+
+@given(st.text(alphabet='0123456789.eE-+ "ab', max_size=60).map(str.encode))
+def test_looking_for_lossy_numbers_is_the_pattern_it_stands_for(text: bytes) -> None:
+    assert _looks_lossy(text) == (re.search(rb"[0-9][.eE]|[0-9]{16}|-0", text) is not None)
+
+
+@given(st.binary(max_size=60), st.sampled_from(["application/json", "text/plain; a=b", ""]))
+def test_both_digests_at_once_are_the_two_digests(body: bytes, kind: str) -> None:
+    both = digests("tool.hold", "POST", "/x?y", kind, body)
+    assert both == (action_digest("tool.hold", "POST", "/x?y", kind, body), fingerprint("POST", "/x?y", kind, body))

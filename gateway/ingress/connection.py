@@ -1,0 +1,309 @@
+"""One connection of an agent: requests in, one at a time to the front, answers out in order; on aiohttp's request parser.
+
+The parser says where messages begin and end; here is what is done about it. A request has a task, which is cancelled when
+the agent leaves; a half-closed connection counts as left (aio-libs/aiohttp#3659). Pipelined requests wait in a short queue,
+and a full one stops the reading. What cannot be parsed is answered once, after the answers before it.
+
+A connection that ends while its input may still be under way is closed with care: the sending side first, and what comes is
+thrown away for a while, or the kernel would answer it with a reset that takes our answer along (RFC 9112 section 9.6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http import HttpRequestParser, RawRequestMessage
+from aiohttp.streams import StreamReader
+
+from gateway.clock import Alarm
+from gateway.ingress.request import READ_BYTES, IncomingRequest, UploadBroken
+
+__all__ = ["AgentConnection", "HeadTooLarge", "Limits", "Server"]
+
+PIPELINED = 32
+LINGER_S = 5.0
+HEAD_BYTES = 1 << 16
+
+
+class HeadTooLarge(Exception):
+    """A head that does not end within `HEAD_BYTES`."""
+
+
+class Limits:
+    """Bounds of a connection: a head's bytes and fields, and how long it may stay idle."""
+
+    __slots__ = ("field_bytes", "fields", "keepalive_s", "line_bytes", "stalled_s")
+
+    def __init__(self, *, line_bytes: int, field_bytes: int, fields: int, keepalive_s: float, stalled_s: float) -> None:
+        self.line_bytes = line_bytes
+        self.field_bytes = field_bytes
+        self.fields = fields
+        self.keepalive_s = keepalive_s
+        self.stalled_s = stalled_s
+
+
+class Server(Protocol):
+    """What a connection asks of the front."""
+
+    limits: Limits
+    is_draining: bool
+    connections: set[AgentConnection]
+
+    async def serve(self, request: IncomingRequest, connection: AgentConnection) -> bool:
+        """Answer a request; return whether the connection may serve another."""
+
+    async def refuse_malformed(self, error: Exception, connection: AgentConnection) -> None:
+        """Answer what is no request."""
+
+
+class AgentConnection(BaseProtocol):
+    """See the module."""
+
+    __slots__ = (
+        "_alarm",
+        "_head_bytes",
+        "_incoming",
+        "_is_closing",
+        "_is_deaf",
+        "_left_over",
+        "_queue",
+        "_request",
+        "_server",
+        "_task",
+        "_unconsumed",
+        "peer",
+    )
+
+    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+        limits = server.limits
+        parser = HttpRequestParser(
+            self,
+            loop,
+            READ_BYTES,
+            payload_exception=UploadBroken,
+            auto_decompress=False,
+            max_line_size=limits.line_bytes,
+            max_field_size=limits.field_bytes,
+            max_headers=limits.fields,
+            max_msg_queue_size=PIPELINED,
+        )
+        super().__init__(loop, parser)
+        self._server = server
+        self._alarm = Alarm(loop, self._ring)
+        self._queue: deque[tuple[RawRequestMessage, StreamReader] | Exception] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._request: IncomingRequest | None = None
+        self._incoming: StreamReader | None = None
+        self._left_over: StreamReader | None = None
+        self._is_deaf = False
+        self._is_closing = False
+        self._head_bytes = 0
+        self._unconsumed = 0
+        self.peer = ""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self._task is not None
+
+    @property
+    def stalled_s(self) -> float:
+        """How long an upload may pause, and a reader take nothing."""
+        return self._server.limits.stalled_s
+
+    # --- what the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the transport."""
+        super().connection_made(transport)
+        address = transport.get_extra_info("peername")
+        self.peer = str(address[0]) if isinstance(address, tuple) else ""
+        self._server.connections.add(self)
+        self._alarm.set(self._loop.time() + self._server.limits.keepalive_s)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the transport; with nothing by the stream of a body, to go on after a pause."""
+        parser = self._parser
+        if self._is_deaf or parser is None:
+            return
+        try:
+            messages, is_upgrade, tail = parser.feed_data(data)
+            self._enqueue(messages)
+            while is_upgrade:  # nobody takes up an upgrade here: it stays plain HTTP (RFC 9110 section 7.8)
+                parser.set_upgraded(False)
+                messages, is_upgrade, tail = parser.feed_data(tail)
+                self._enqueue(messages)
+            if not messages and data:
+                self._count_head(len(data))
+        except Exception as error:
+            self._garbled(error)
+        if self._left_over is not None:
+            self._throw_away()
+        elif self._task is None and self._queue:
+            self._next()
+        if self._unconsumed >= PIPELINED and not self._buffer_paused:
+            self._pause_reading_for_buffer()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Called by the transport: the agent has left."""
+        self._alarm.stop()
+        self._server.connections.discard(self)
+        self._is_deaf = True
+        self._fail_body(ConnectionResetError("the agent has left"))
+        self._queue.clear()
+        self._parser = None
+        super().connection_lost(exc)
+        self._left_over = None
+        request = self._request
+        if request is None or request.goes_on is None or not request.goes_on():
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the handler of the current request, whatever it does."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Called by the stream, also where nothing was paused."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
+
+    # --- ending
+
+    def close(self) -> None:
+        """End after what was written. May be repeated."""
+        self._is_closing = True
+        self._alarm.stop()
+        if self.transport is not None:
+            self.transport.close()
+
+    def abort(self) -> None:
+        """End at once. May be repeated."""
+        self._is_closing = True
+        self._alarm.stop()
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _close_with_care(self) -> None:
+        self._is_deaf = self._is_closing = True
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        with contextlib.suppress(OSError, RuntimeError, NotImplementedError):
+            transport.write_eof()
+        self._resume_transport_reading()
+        self._alarm.set(self._loop.time() + LINGER_S)
+
+    def _ring(self) -> None:
+        self.abort() if self._is_closing or self._left_over is not None else self.close()
+
+    # --- requests
+
+    def _enqueue(self, messages: Sequence[tuple[RawRequestMessage, StreamReader]]) -> None:
+        if messages:
+            self._head_bytes = 0
+            self._unconsumed += len(messages)
+            self._queue.extend(messages)
+            self._incoming = messages[-1][1]
+
+    def _count_head(self, size: int) -> None:
+        """Bound a head as a whole: the parser only knows lines and fields."""
+        incoming = self._incoming
+        if incoming is None or incoming.is_eof():
+            self._head_bytes += size
+            if self._head_bytes > HEAD_BYTES:
+                raise HeadTooLarge
+
+    def _garbled(self, error: Exception) -> None:
+        """What came is no request, or no body: nothing after it can be read."""
+        self._is_deaf = True
+        if not self._fail_body(UploadBroken("malformed")):
+            self._queue.append(error)
+
+    def _fail_body(self, error: Exception) -> bool:
+        """Tell whoever reads the body that is under way; return whether there is one."""
+        incoming = self._incoming
+        if incoming is None or incoming.is_eof() or incoming.exception() is not None:
+            return False
+        incoming.set_exception(error)
+        return True
+
+    def _next(self) -> None:
+        self._alarm.clear()
+        item = self._queue.popleft()
+        if isinstance(item, Exception):
+            self._task = self._loop.create_task(self._refuse(item))
+            return
+        self._task = self._loop.create_task(self._serve(*item))
+        was_full = self._unconsumed >= PIPELINED
+        self._unconsumed -= 1
+        if self._parser is not None:
+            self._parser.message_consumed()
+            if was_full:  # the parser stopped in the middle of what it has
+                self.data_received(b"")
+        if self._buffer_paused and self._unconsumed < PIPELINED:
+            self._resume_reading_for_buffer()
+
+    async def _serve(self, message: RawRequestMessage, content: StreamReader) -> None:
+        is_kept = False
+        try:
+            self._request = request = IncomingRequest(message, content, self)
+            is_kept = await self._server.serve(request, self)
+        except ConnectionError:
+            pass  # the agent has left
+        finally:
+            self._task = self._request = None
+            self._served(content, is_kept=is_kept)
+
+    async def _refuse(self, error: Exception) -> None:
+        try:
+            await self._server.refuse_malformed(error, self)
+        except ConnectionError:
+            pass
+        finally:
+            self._task = None
+            self._close_with_care()
+
+    def _served(self, content: StreamReader, *, is_kept: bool) -> None:
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        if content.is_eof():
+            self._go_on(is_kept=is_kept)
+        elif is_kept and not self._is_deaf:
+            self._left_over = content
+            self._alarm.set(self._loop.time() + LINGER_S)
+            self._throw_away()
+        else:
+            self._close_with_care()
+
+    def _throw_away(self) -> None:
+        """Read what is left of a body that nobody wanted, so that the next request can be seen."""
+        content = self._left_over
+        assert content is not None
+        if content.exception() is not None:
+            self._left_over = None
+            self._close_with_care()
+            return
+        content.read_nowait()
+        if content.is_eof():
+            self._left_over = None
+            self._go_on(is_kept=True)
+
+    def _go_on(self, *, is_kept: bool) -> None:
+        if is_kept and not self._server.is_draining and not self._is_closing:
+            if self._queue:
+                self._next()
+                return
+            if not self._is_deaf:
+                self._alarm.set(self._loop.time() + self._server.limits.keepalive_s)
+                return
+        if self._is_deaf or self._queue:
+            self._close_with_care()
+        else:
+            self.close()

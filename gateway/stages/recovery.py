@@ -1,0 +1,201 @@
+"""Says, and where the manifest wants it sees to, what a failure should lead to: retry, repair, go back, or a person.
+
+The decision is `core/recovery.py`'s; here is what it rests on: how long operations and their compensators take (measured),
+what became of repairs before (remembered over restarts), and how often this step was repaired already. A repair is the same
+operation tried again in the same run with other arguments after the tool said no.
+
+The agent reads the decision as `directive` and `explain` in a refusal, and as the header `Seawall-Directive` beside a tool's
+own answer, which stays untouched.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from gateway.clock import Clock
+from gateway.core.antispin import AntiSpin, Spin
+from gateway.core.call import Call, Handler, Lane
+from gateway.core.codes import Directive
+from gateway.core.economics import Chance, Costs
+from gateway.core.message import BytesBody
+from gateway.core.outcome import Failed, InDoubt, Outcome, Rejected, Success
+from gateway.core.recovery import Decision, RecoveryMode, Situation, Trouble, decide_recovery, trouble_of
+from gateway.core.saga import Abort, Freeze
+from gateway.core.signature import error_signature
+from gateway.core.trajectory import StepState, Trajectory
+from gateway.journal.trajectories import Trajectories
+from gateway.telemetry import Telemetry
+
+__all__ = ["REPAIRS", "RecoveryStage"]
+
+REPAIRS = "repairs/"
+"""Under this prefix the journal remembers what became of repairs."""
+
+_STEPS_KEPT = 4096
+_TEXT_LIMIT = 4096
+_SMOOTHING = 0.2
+"""Weight of the newest duration in the average: about the last ten count."""
+
+
+class RecoveryStage:
+    """Looks at every outcome of a forward call."""
+
+    def __init__(
+        self,
+        trajectories: Trajectories,
+        clock: Clock,
+        telemetry: Telemetry,
+        remember: Callable[[str, bytes], None],
+    ) -> None:
+        self._trajectories = trajectories
+        self._clock = clock
+        self._telemetry = telemetry
+        self._remember = remember
+        self._spins: OrderedDict[tuple[str, str], AntiSpin] = OrderedDict()
+        self._trouble: dict[tuple[str, str], str] = {}
+        self._seconds: dict[str, float] = {}
+        self._chances: dict[str, Chance] = {}
+
+    async def __call__(self, call: Call, proceed: Handler) -> Outcome:
+        """Pass the call on; decide what its failure leads to."""
+        began = self._clock.now()
+        outcome = await proceed(call)
+        name = f"{call.tool.name}.{call.operation.name}"
+        if isinstance(outcome, Success):
+            self._took(name, self._clock.now() - began)
+        if call.lane is not Lane.FORWARD or call.operation.is_read:
+            return outcome
+        if isinstance(outcome, Success):
+            self._worked(call, name)
+            return outcome
+        trouble = trouble_of(outcome)
+        if trouble is None:
+            return outcome
+        decision = decide_recovery(self._situation(call, name, outcome, trouble))
+        self._enforce(call, decision)
+        return _told(outcome, decision)
+
+    def restore(self, recalled: Mapping[str, bytes]) -> None:
+        """Take up what was remembered of repairs; what cannot be read counts as never seen."""
+        for key, value in recalled.items():
+            worked, _, failed = value.decode("ascii", "replace").partition(",")
+            if worked.isdigit() and failed.isdigit():
+                self._chances[key.removeprefix(REPAIRS)] = Chance(int(worked), int(failed))
+
+    def statistics(self) -> dict[str, dict[str, object]]:
+        """Return what is known of repairs, by operation and kind of trouble."""
+        return {
+            key: {"worked": chance.worked, "failed": chance.failed, "chance": round(chance.mean, 4)}
+            for key, chance in self._chances.items()
+        }
+
+    # --- what the decision rests on
+
+    def _situation(self, call: Call, name: str, outcome: Outcome, trouble: Trouble) -> Situation:
+        run = self._trajectories.get(call.trajectory)
+        state = None if run is None else run.state
+        spin, chance = Spin.MAY_REPAIR, Chance()
+        if trouble in (Trouble.SEMANTIC, Trouble.CONTENT_BLOCK) and not isinstance(outcome, Rejected):
+            kind = _kind(outcome)
+            chance = self._chances.get(f"{name}/{kind}", Chance())
+            spin = self._failed(call, name, kind, outcome)
+        return Situation(
+            trouble=trouble,
+            is_past_pivot=state is not None and state.pivot is not None,
+            to_undo=0 if state is None else len(_to_undo(state)),
+            spin=spin,
+            costs={} if state is None else {"s": self._costs(call, state)},
+            chance=chance,
+        )
+
+    def _costs(self, call: Call, state: Trajectory) -> Costs:
+        unwind = rerun = 0.0
+        for tool, operation in _to_undo(state):
+            forward = self._seconds.get(f"{tool}.{operation}", 1.0)
+            rerun += forward
+            unwind += self._seconds.get(f"{tool}.undo {operation}", forward)
+        return Costs(unwind=unwind, rerun=rerun, repair=call.tool.recovery.repair_cost)
+
+    def _failed(self, call: Call, name: str, kind: str, outcome: Outcome) -> Spin:
+        key = (call.trajectory, name)
+        spin = self._spins.get(key)
+        if spin is None:
+            spin = self._spins[key] = AntiSpin(limit=call.tool.recovery.repairs)
+            if len(self._spins) > _STEPS_KEPT:
+                oldest, _ = self._spins.popitem(last=False)
+                self._trouble.pop(oldest, None)
+        self._spins.move_to_end(key)
+        before = self._trouble.get(key)
+        if before is not None:
+            self._learn(f"{name}/{before}", worked=False)
+        self._trouble[key] = kind
+        return spin.failed(error_signature(kind, name, _text(outcome)))
+
+    def _worked(self, call: Call, name: str) -> None:
+        key = (call.trajectory, name)
+        before = self._trouble.pop(key, None)
+        if before is not None:
+            self._learn(f"{name}/{before}", worked=True)
+        spin = self._spins.pop(key, None)
+        if spin is not None:
+            spin.succeeded()
+
+    def _learn(self, key: str, *, worked: bool) -> None:
+        chance = self._chances[key] = self._chances.get(key, Chance()).after(worked=worked)
+        self._remember(REPAIRS + key, f"{chance.worked},{chance.failed}".encode("ascii"))
+
+    def _took(self, name: str, seconds: float) -> None:
+        known = self._seconds.get(name)
+        self._seconds[name] = seconds if known is None else known + _SMOOTHING * (seconds - known)
+
+    # --- what becomes of it
+
+    def _enforce(self, call: Call, decision: Decision) -> None:
+        """Abort or freeze a named run. One that nobody named is left alone: its steps belong together by chance."""
+        if call.tool.recovery.mode is not RecoveryMode.ENFORCE or not call.is_run_named:
+            return
+        run = self._trajectories.get(call.trajectory)
+        if run is None or run.is_lost or not run.state.version:
+            return
+        if decision.directive is Directive.BACKWARD_ROLLBACK:
+            self._trajectories.decide(run, Abort(reason=decision.why, by="recovery"))
+        elif decision.directive is Directive.OPERATOR_ESCALATE and run.state.pivot is not None:
+            self._trajectories.decide(run, Freeze(incident="POST_PIVOT_STALLED", detail=decision.why))
+
+
+def _to_undo(state: Trajectory) -> list[tuple[str, str]]:
+    return [
+        (step.tool, step.operation)
+        for step in state.steps.values()
+        if step.state is StepState.COMMITTED and step.compensator is not None
+    ]
+
+
+def _kind(outcome: Outcome) -> str:
+    if isinstance(outcome, Failed) and outcome.reply is not None:
+        return str(outcome.reply.status)
+    return "postcondition" if isinstance(outcome, Rejected) else "failure"
+
+
+def _text(outcome: Outcome) -> str:
+    if isinstance(outcome, Failed) and outcome.reply is not None and isinstance(outcome.reply.body, BytesBody):
+        return outcome.reply.body.data[:_TEXT_LIMIT].decode("utf-8", "replace")
+    refusal = None if isinstance(outcome, Success) else outcome.refusal
+    return "" if refusal is None else refusal.detail
+
+
+def _told(outcome: Outcome, decision: Decision) -> Outcome:
+    match outcome:
+        case Rejected(refusal):
+            extra = {**refusal.extra, "explain": decision.explain()}
+            return Rejected(replace(refusal, directive=decision.directive, extra=extra))
+        case InDoubt(refusal=refusal) | Failed(refusal=refusal) if refusal is not None:
+            extra = {**refusal.extra, "explain": decision.explain()}
+            return replace(outcome, refusal=replace(refusal, directive=decision.directive, extra=extra))
+        case Failed(reply=reply) if reply is not None:
+            reply.headers = (*reply.headers, (b"Seawall-Directive", decision.directive.value.encode("ascii")))
+            return outcome
+        case _:
+            return outcome

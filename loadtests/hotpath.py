@@ -1,0 +1,181 @@
+"""The whole gateway in this process, with agents and a tool that are not sockets: what a call costs in our own code.
+
+Every transport is a fake that answers in the next pass of the event loop, and the journal is the one in memory, so nothing
+of the kernel, the disk or another process is in the figure. That makes it repeatable: `loadtests.instructions` counts the
+instructions of exactly this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import gc
+import pstats
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import click
+import uvloop
+
+from gateway.app import Gateway
+from gateway.core.server import JournalBackend, JournalSettings, ServerSettings
+from gateway.egress.connection import Connection
+from gateway.egress.direct import DirectEgress
+from loadtests.systems import manifest_for
+from loadtests.wire import WORKLOADS, Workload, answer_to, number_of, take_message
+
+__all__ = ["main", "run"]
+
+AGENTS = 8
+CALLS_PER_RUN = 20
+_PREFIXES = {"read": b"/bench", "write": b"/bench", "refused": b"/dead"}
+
+
+class _Transport(asyncio.Transport):
+    """Takes what is written to `on_write`; never full, never read from."""
+
+    def __init__(self, on_write: Callable[[bytes], None], quiet: socket.socket) -> None:
+        super().__init__({"socket": quiet, "peername": ("127.0.0.1", 1)})
+        self._on_write = on_write
+        self._is_closing = False
+
+    def write(self, data: Any) -> None:
+        self._on_write(data)
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        self._is_closing = True
+
+    abort = close
+
+
+class _Tool:
+    """A connection to a tool that answers each request in the next pass of the loop."""
+
+    def __init__(self, egress: DirectEgress, name: str, quiet: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        pool = egress._routes[name].pool
+        self._connection = Connection(self._loop, pool._forget)
+        self._connection.connection_made(_Transport(self._answer, quiet))
+        pool._idle[self._connection] = None
+
+    def _answer(self, data: bytes) -> None:
+        message = take_message(data)
+        assert message is not None
+        self._loop.call_soon(self._connection.data_received, answer_to(number_of(message[0], message[1])))
+
+
+class _Agent:
+    """An agent that calls again as soon as it is answered."""
+
+    def __init__(self, gateway: Gateway, workload: Workload, index: int, quiet: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._workload, self._index = workload, index
+        self._number, self._left = index * 10_000_000, 0
+        self._done: asyncio.Future[None] = self._loop.create_future()
+        self._connection = gateway._front._accepted()
+        self._connection.connection_made(_Transport(self._answered, quiet))
+
+    def start(self, calls: int) -> asyncio.Future[None]:
+        self._left, self._done = calls, self._loop.create_future()
+        self._loop.call_soon(self._send)
+        return self._done
+
+    def _send(self) -> None:
+        self._number += 1
+        run = b"run-%d-%d" % (self._index, self._number // CALLS_PER_RUN)
+        prefix = _PREFIXES[self._workload.name]
+        self._connection.data_received(self._workload.request(prefix, run, self._number))
+
+    def _answered(self, data: bytes) -> None:
+        head, _, body = data.partition(b"\r\n\r\n")
+        if not self._workload.is_right(head, body, self._number):
+            raise RuntimeError(f"wrong answer: {data[:300]!r}")
+        self._left -= 1
+        if self._left:
+            self._loop.call_soon(self._send)
+        else:
+            self._done.set_result(None)
+
+
+async def run(
+    workload: Workload, calls: int, *, batches: int = 1, warm_up: int = 400, profiler: cProfile.Profile | None = None
+) -> float:
+    """Make calls in batches and return the CPU seconds of the fastest batch, warm-up and start not counted."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as nobody:
+        ends = socket.socketpair()
+        nobody.bind(("127.0.0.1", 0))
+        manifest = Path(folder) / "bench.yaml"
+        manifest.write_text(manifest_for(9000, nobody.getsockname()[1]))
+        gateway = Gateway(
+            ServerSettings(
+                manifest=str(manifest),
+                data=str(Path(folder) / "data"),
+                listen="127.0.0.1:0",
+                control="127.0.0.1:0",
+                watch=False,
+                journal=JournalSettings(backend=JournalBackend.MEMORY),
+            )
+        )
+        await gateway.start()
+        try:
+            egress = cast(DirectEgress, gateway._egress)
+            egress._new_route(gateway.catalog().tools["bench"])
+            tools = [_Tool(egress, "bench", ends[0]) for _ in range(AGENTS)]
+            agents = [_Agent(gateway, workload, index, ends[0]) for index in range(AGENTS)]
+            if workload.name == "refused":
+                await _open_the_breaker(gateway)
+            await asyncio.gather(*(agent.start(warm_up // AGENTS) for agent in agents))
+            gc.disable()
+            seconds = []
+            for _ in range(batches):
+                gc.collect()
+                started = time.process_time()
+                if profiler is not None:
+                    profiler.enable()
+                await asyncio.gather(*(agent.start(calls // AGENTS) for agent in agents))
+                if profiler is not None:
+                    profiler.disable()
+                seconds.append(time.process_time() - started)
+            gc.enable()
+            del tools
+            return min(seconds)
+        finally:
+            await gateway.stop()
+            for end in ends:
+                end.close()
+
+
+async def _open_the_breaker(gateway: Gateway) -> None:
+    for number in range(4):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(gateway.listen.rpartition(":")[2]))
+        writer.write(WORKLOADS["refused"].request(b"/dead", b"prime-%d" % number, number))
+        await reader.read(1)
+        writer.close()
+
+
+@click.command()
+@click.argument("workload", type=click.Choice(sorted(WORKLOADS)))
+@click.argument("calls", type=click.IntRange(min=AGENTS))
+@click.option("--batches", type=click.IntRange(min=1), default=1, help="Make them so often, and take the fastest.")
+@click.option("--profile", is_flag=True, help="Show where the time goes, function by function.")
+def main(workload: str, calls: int, batches: int, profile: bool) -> None:
+    """Make CALLS calls in this process and print what one costs."""
+    profiler = cProfile.Profile() if profile else None
+    seconds = uvloop.run(run(WORKLOADS[workload], calls, batches=batches, profiler=profiler))
+    if profiler is not None:
+        pstats.Stats(profiler).sort_stats("tottime").print_stats(60)
+    click.echo(f"{workload}: {seconds / (calls // AGENTS * AGENTS) * 1e6:.1f} us of CPU per call")
+
+
+if __name__ == "__main__":
+    main()

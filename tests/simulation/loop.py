@@ -1,0 +1,88 @@
+"""An event loop without a world: time jumps to the next timer, and what is ready runs in an order drawn from the seed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+__all__ = ["Crash", "Deadlock", "SimLoop"]
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+class Deadlock(AssertionError):
+    """Nobody is ready and nobody waits for time: something waits for what never comes."""
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """Runs one callback at a time; before the one numbered `crash_at` the process ends.
+
+    Every await of every task is a border between two callbacks, so a crash can fall on each of them.
+    """
+
+    def __init__(self, rng: random.Random, now: float, crash_at: int | None = None) -> None:
+        super().__init__()
+        self._rng = rng
+        self._time = now
+        self.handled = 0
+        self.crash_at = crash_at
+        self.on_time: Callable[[float], None] = lambda now: None
+        self.set_exception_handler(lambda loop, context: None)
+
+    def time(self) -> float:
+        return self._time
+
+    def _process_events(self, event_list: object) -> None: ...
+
+    def _write_to_self(self) -> None: ...
+
+    def _run_once(self) -> None:
+        ready, scheduled = self._ready, self._scheduled
+        while scheduled and scheduled[0]._cancelled:
+            self._timer_cancelled_count -= 1
+            heapq.heappop(scheduled)._scheduled = False
+        if not ready:
+            if not scheduled:
+                raise Deadlock("nobody is ready and nobody waits for time")
+            self._time = max(self._time, scheduled[0]._when)
+        while scheduled and scheduled[0]._when <= self._time:
+            timer = heapq.heappop(scheduled)
+            timer._scheduled = False
+            if timer._cancelled:
+                self._timer_cancelled_count -= 1
+            else:
+                ready.append(timer)
+        if not ready:
+            return
+        if len(ready) > 1:
+            ready.rotate(-self._rng.randrange(len(ready)))
+        handle = ready.popleft()
+        if handle._cancelled:
+            return
+        self.handled += 1
+        if self.handled == self.crash_at:
+            raise Crash
+        self.on_time(self._time)
+        handle._run()
+
+    def run(self, main: Coroutine[Any, Any, None], on_end: Callable[[], None]) -> None:
+        """Run `main` to its end, or to the crash (raises `Crash`).
+
+        `on_end` cuts the process off from the world; then its tasks are dropped without doing anything more.
+        """
+        task = self.create_task(main)
+        try:
+            self.run_until_complete(task)
+        finally:
+            on_end()
+            for left in asyncio.all_tasks(self):
+                left._log_destroy_pending = False  # type: ignore[attr-defined]
+                with contextlib.suppress(BaseException):
+                    left.get_coro().close()  # type: ignore[union-attr]
+            self.close()

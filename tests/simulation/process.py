@@ -1,0 +1,310 @@
+"""One life of the gateway's process: everything real is built anew from the disk, and an agent that calls it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gateway.config.source import ManifestSource
+from gateway.core.call import Call, Handler
+from gateway.core.codes import Code
+from gateway.core.manifest import Tier
+from gateway.core.message import BytesBody, Request
+from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
+from gateway.core.saga import Abort, Commit, Open, Rewind, Savepoint
+from gateway.core.tool import Catalog
+from gateway.core.trajectory import Phase
+from gateway.journal import Conflict, JournalError, JournalUnavailable
+from gateway.journal.trajectories import Run, Trajectories
+from gateway.pipeline import Stages
+from gateway.probes.http import HttpProbe
+from gateway.stages.admission import AdmissionStage
+from gateway.stages.breaker import REMEMBERED, BreakerStage
+from gateway.stages.deadline import DeadlineStage
+from gateway.stages.dispatch import Dispatch
+from gateway.stages.idempotency import IdempotencyStage
+from gateway.stages.journal import JournalStage
+from gateway.stages.recovery import RecoveryStage
+from gateway.stages.retry import RetryStage
+from gateway.stages.saga import SagaStage
+from gateway.stages.settle import Settle
+from gateway.stages.telemetry import TelemetryStage
+from gateway.telemetry import Telemetry
+from gateway.workers.settler import Settler
+from gateway.workers.unwinder import Unwinder
+from tests.simulation.plan import Action, Plan
+from tests.simulation.world import SimEgress, SimJournal, Violation, World, digest
+
+__all__ = ["Process", "catalog"]
+
+RUN = "r"
+START_S = 1_000.0
+SALT = b"s" * 32
+
+
+_MOOT = (Code.TRAJECTORY_FROZEN, Code.TRAJECTORY_CLOSED, Code.PIVOT_ORDER)
+"""Refusals that no repeat changes; the agent goes on and will learn where its run stands."""
+
+
+@cache
+def catalog() -> Catalog:
+    """The manifest of the simulated tools, compiled once."""
+    return ManifestSource(Path(__file__).with_name("manifest.yaml"), environ={}).load()
+
+
+class SimClock:
+    """The loop's time, which goes on over restarts, and chance from the seed."""
+
+    def __init__(self, world: World, rng: random.Random) -> None:
+        self._world, self._rng = world, rng
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def at(self) -> int:
+        return 1_700_000_000_000 + round(self.now() * 1000)
+
+    def draw(self) -> float:
+        return self._rng.random()
+
+    def token(self) -> str:
+        return f"{self._rng.getrandbits(128):032x}"
+
+    async def sleep(self, delay_s: float) -> None:
+        await asyncio.sleep(max(0.0, delay_s))
+
+
+class SimTelemetry(Telemetry):
+    """Collects bugs instead of logging them."""
+
+    world: World
+
+    def background_failed(self, where: str, error: BaseException) -> None:
+        if not isinstance(error, JournalError) and self.world.journal is not None and not self.world.journal.is_dead:
+            self.world.bugs.append(f"{where}: {type(error).__name__}: {error}")
+
+
+@cache
+def _telemetry() -> SimTelemetry:
+    """One for all processes: its registry of metrics is dear to make."""
+    return SimTelemetry()
+
+
+class _PassOn:
+    """Stands for a stage that the simulated manifest asks nothing of."""
+
+    async def __call__(self, call: Call, proceed: Handler) -> Outcome:
+        return await proceed(call)
+
+
+def _stages(**real: Any) -> Stages:
+    others = {each.name: _PassOn() for each in fields(Stages) if each.name not in real}
+    return Stages(**real, **others)
+
+
+class Process:
+    """Build it inside a running loop, `start` it, and let the agent `act`."""
+
+    def __init__(self, world: World, rng: random.Random, plan: Plan) -> None:
+        self.world, self.plan = world, plan
+        clock = self.clock = SimClock(world, rng)
+        telemetry = _telemetry()
+        telemetry.world, telemetry._clock = world, clock
+        journal = self.journal = SimJournal(world)
+        self.trajectories = Trajectories(journal, clock, telemetry, salt=SALT)
+        breaker = BreakerStage(clock, telemetry, journal.remember)
+        self._breaker = breaker
+        probers = {"http": HttpProbe(catalog, clock)}
+        stages = _stages(
+            telemetry=TelemetryStage(clock, telemetry),
+            recovery=RecoveryStage(self.trajectories, clock, telemetry, journal.remember),
+            idempotency=IdempotencyStage(self.trajectories, journal, clock),
+            saga=SagaStage(self.trajectories, journal, telemetry),
+            deadline=DeadlineStage(clock, telemetry),
+            retry=RetryStage(clock, telemetry, Settle(probers, clock)),
+            admission=AdmissionStage(clock, telemetry, breaker.peek),
+            breaker=breaker,
+            journal=JournalStage(self.trajectories, clock, telemetry),
+            dispatch=Dispatch(SimEgress(world), clock, telemetry),
+        )
+        for stage in (stages.retry, stages.admission, stages.breaker):
+            stage.reconfigure(catalog())
+        self.pipeline = stages.pipeline()
+        self.settler = Settler(self.trajectories, self.pipeline, catalog, clock, telemetry)
+        self.unwinder = Unwinder(self.trajectories, self.pipeline, catalog, clock, telemetry, self.settler, probers)
+        self.trajectories.on_unwinding = lambda: asyncio.get_running_loop().call_soon(self.unwinder.run_once)
+
+    async def main(self) -> None:
+        """The whole life: recover, go on, and end when the run is over and the agent knows it."""
+        world = self.world
+        world.boots += 1
+        world.note(f"BOOT {world.boots}")
+        before = {name: world.durable(name).phase for name in world.streams()}
+        world.resume()
+        self._breaker.restore(await self.journal.recall(REMEMBERED))
+        for run in await self.trajectories.recover():
+            was = before.get(run.state.id)
+            if was is not run.state.phase and was is not Phase.COMPENSATING:
+                raise Violation(f"restart changed run {run.state.id} from {was} to {run.state.phase}")
+        self.unwinder.run_once()
+        settling = asyncio.ensure_future(self.settler.run())
+        cutting = asyncio.ensure_future(self._cut())
+        await self._act()
+        await self._wait_over()
+        settling.cancel()
+        cutting.cancel()
+
+    async def _cut(self) -> None:
+        """An operator who aborts the run in the middle of things."""
+        if self.plan.cut_after_s is not None:
+            await self.clock.sleep(START_S + self.plan.cut_after_s - self.clock.now())
+            run = await self.trajectories.find(RUN)
+            if run is not None:
+                await self._decided(run, Abort(reason="cut", by="operator"))
+
+    # --- the agent: lives outside, so what it knows is in the world
+
+    async def _act(self) -> None:
+        for number, group in enumerate(self.plan.groups):
+            results = await asyncio.gather(
+                *(self._do(action) for action in group if action.item not in self.world.acked)
+            )
+            if not all(results):
+                return await self._abort("a step failed")
+            if self.plan.rewind is not None and not self.world.rewound:
+                await self._rewind(number, *self.plan.rewind)
+            if self.plan.abort_after is not None and group is self.plan.groups[self.plan.abort_after]:
+                return await self._abort("changed its mind")
+        await self._commit()
+        return None
+
+    async def _do(self, action: Action) -> bool:
+        """Call until it is done, or is given up. Returns whether the run may go on."""
+        for attempt in range(6):
+            self.world.first_sent.setdefault(action.item, self.clock.now())
+            outcome = await self._call(action)
+            self.world.note(f"AGENT {action.item} <- {_said(outcome)}")
+            if isinstance(outcome, Success):
+                self._check_release(action)
+                self.world.acked.setdefault(action.item, self.clock.now())
+                return True
+            refusal = None if isinstance(outcome, Success) else outcome.refusal
+            if refusal is not None and refusal.code in _MOOT:
+                return True
+            if refusal is not None and refusal.code is Code.OUTCOME_UNKNOWN and self.plan.is_reckless:
+                return True
+            if isinstance(outcome, Failed) and outcome.reply is not None and outcome.reply.status == 422:
+                return False
+            await self.clock.sleep(1.0 + attempt * 5.0 * self.clock.draw())
+        return False
+
+    async def _call(self, action: Action) -> Outcome:
+        tool = catalog().tools[action.tool]
+        match = tool.match(action.method, action.target)
+        now = self.clock.now()
+        call = Call(
+            tool=tool,
+            operation=match.operation,
+            request=Request(action.method, action.target.encode(), (), BytesBody(b"{}")),
+            agent="agent",
+            started=now,
+            deadline=now + match.operation.timeouts.total,
+            trajectory=RUN,
+            is_run_named=True,
+            params=match.params,
+            action=digest(f"{action.tool} {action.target}"),
+            fingerprint=digest(action.target),
+        )
+        task = asyncio.ensure_future(self.pipeline(call))
+        if action.patience_s is not None:
+            await asyncio.wait((task,), timeout=action.patience_s)
+            if not task.done() and not call.is_committed_to_send:
+                task.cancel()
+                await asyncio.wait((task,))
+            if task.cancelled() or not task.done():
+                refusal = Refusal(code=Code.DEADLINE, detail="the agent left")
+                return Rejected(refusal)
+        outcome = await task
+        if call.step is not None and not isinstance(outcome, InDoubt):
+            self.trajectories.delivered(call.trajectory, call.step)
+        return outcome
+
+    def _check_release(self, action: Action) -> None:
+        """The compensator is durable before the result reaches the agent (invariant 3), and so is the outcome (RPO 0)."""
+        state = self.world.durable(RUN)
+        steps = [s for s in state.steps.values() if s.action == digest(f"{action.tool} {action.target}").hex()]
+        done = [s for s in steps if s.state.value in ("committed", "compensating", "compensated")]
+        if not done:
+            raise Violation(f"the agent has the result of {action.item}, and the disk does not")
+        if done[-1].tier is Tier.COMPENSABLE and done[-1].compensator is None:
+            raise Violation(f"the agent has the result of {action.item}, and its compensator is not on the disk")
+
+    async def _abort(self, reason: str) -> None:
+        for _ in range(20):
+            run = await self._run()
+            refusal = None if run is None else await self._decided(run, Abort(reason=reason))
+            self.world.note(f"AGENT abort <- {None if refusal is None else refusal.code}")
+            if refusal is None or refusal.code in (Code.TRAJECTORY_FROZEN, Code.TRAJECTORY_CLOSED):
+                return None
+            if refusal.code is Code.PIVOT_ORDER:
+                return await self._commit()
+            await self.clock.sleep(5.0)
+        return None
+
+    async def _rewind(self, number: int, savepoint: int, last: int) -> None:
+        """Take the savepoint after its group; go back to it after the last one, and do without what is undone."""
+        run = await self._run()
+        if run is None or number not in (savepoint, last):
+            return
+        if number == savepoint and "here" not in run.state.savepoints:
+            await self._decided(run, Savepoint(name="here"))
+        if number != last or "here" not in run.state.savepoints:
+            return
+        since = run.state.savepoints["here"]
+        names = {digest(f"{a.tool} {a.target}").hex(): a.item for a in self.plan.actions}
+        later = [names[s.action] for s in run.state.steps.values() if s.intended > since]
+        if await self._decided(run, Rewind(savepoint="here", reason="a dead end")) is None:
+            while (await self._run() or run).state.phase is Phase.COMPENSATING:
+                await self.clock.sleep(5.0)
+            if (await self._run() or run).state.phase is Phase.PREPARING:
+                self.world.note(f"AGENT rewound past {later}")
+                self.world.rewound = [*later, "done"]
+
+    async def _commit(self) -> None:
+        for _ in range(200):
+            run = await self._run()
+            refusal = None if run is None else await self._decided(run, Commit())
+            if refusal is None or refusal.code in (Code.TRAJECTORY_FROZEN, Code.TRAJECTORY_CLOSED):
+                return
+            await self.clock.sleep(30.0)
+
+    async def _run(self) -> Run | None:
+        found = await self.trajectories.named(RUN, Open(agent="agent", on_stuck=self.plan.on_stuck))
+        return None if isinstance(found, Refusal) else found
+
+    async def _decided(self, run: Run, command: Abort | Commit | Savepoint | Rewind) -> Refusal | None:
+        try:
+            return await self.trajectories.decided(run, command)
+        except (JournalUnavailable, Conflict):
+            return Refusal(code=Code.JOURNAL_UNAVAILABLE, detail="")
+
+    async def _wait_over(self) -> None:
+        """The run is over when it is closed or frozen, and the messages under way have arrived."""
+        for _ in range(2000):
+            run = await self.trajectories.find(RUN)
+            if run is None or run.state.phase in (Phase.SUCCEEDED, Phase.ABORTED_CLEAN, Phase.FROZEN):
+                break
+            await self.clock.sleep(10.0)
+        await self.clock.sleep(30.0)
+        await self.journal.flush()
+
+
+def _said(outcome: Outcome) -> str:
+    if isinstance(outcome, Success):
+        return f"success {outcome.reply.status}{' replayed' if outcome.is_replay else ''}"
+    refusal = outcome.refusal
+    return f"{type(outcome).__name__} {refusal.code if refusal else outcome.reply.status if outcome.reply else ''}"  # type: ignore[union-attr]

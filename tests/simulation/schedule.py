@@ -1,0 +1,152 @@
+"""Runs one plan under one seed to its end, over as many crashes as the schedule has, and checks what must hold then."""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import dataclass
+
+from gateway.core.trajectory import Phase, StepState, Trajectory
+from tests.simulation.loop import Crash, SimLoop
+from tests.simulation.plan import Plan, drawn
+from tests.simulation.process import RUN, Process
+from tests.simulation.world import Violation, World
+
+__all__ = ["Report", "play", "play_seed"]
+
+CRASHES_MOST = 6
+
+
+@dataclass(slots=True)
+class Report:
+    """What a schedule was: where its run ended, how often the process did, how many callbacks it took, and its trace."""
+
+    phase: str
+    crashes: int
+    handled: int
+    trace: list[str]
+
+
+def play_seed(seed: int) -> Report:
+    """Run the schedule of a seed.
+
+    Raises:
+        Violation: an invariant does not hold; its notes hold the trace.
+    """
+    rng = random.Random(seed)
+    plan = drawn(rng)
+    crashes = [1 + int(600 * rng.random() ** 2) for _ in range(rng.choice((0, 1, 1, 2, CRASHES_MOST)))]
+    return play(plan, rng, crashes)
+
+
+def play(plan: Plan, rng: random.Random, crashes: list[int]) -> Report:
+    """Run a plan. `crashes`: after how many callbacks each life of the process ends; the one after them lives on."""
+    world = World(
+        rng,
+        faults_left=plan.faults,
+        undo_faults_left=plan.undo_faults,
+        fault_ratio=plan.fault_ratio,
+        refused_undo=set(plan.refused_undo),
+        script={item: list(fates) for item, fates in plan.script.items()},
+    )
+    handled = ended = 0
+    logging.getLogger("gateway").setLevel(logging.CRITICAL)
+    try:
+        for crash_at in [*crashes, None]:
+            loop = SimLoop(rng, world.now, crash_at)
+            is_over = _live(world, rng, plan, loop)
+            handled += loop.handled
+            ended += not is_over
+            if is_over:
+                break
+        state = world.durable(RUN)
+        check(world, plan, state)
+    except Exception as error:
+        error.add_note("\n".join([f"plan: {plan}", f"crashes: {crashes}", *world.trace]))
+        raise
+    finally:
+        logging.getLogger("gateway").setLevel(logging.NOTSET)
+    return Report(state.phase.value, ended, handled, world.trace)
+
+
+def _live(world: World, rng: random.Random, plan: Plan, loop: SimLoop) -> bool:
+    """One life of the process. Returns whether it came to its end by itself."""
+    process: list[Process] = []
+
+    async def life() -> None:
+        process.append(Process(world, rng, plan))
+        await process[0].main()
+
+    def tick(now: float) -> None:
+        world.now = now
+        if world.violations:
+            raise Violation(world.violations[0])
+
+    loop.on_time = tick
+
+    def end() -> None:
+        for each in process:
+            each.journal.is_dead = True
+
+    try:
+        loop.run(life(), end)
+    except Crash:
+        world.note("CRASH")
+        return False
+    return True
+
+
+# --- what must hold at the end
+
+
+def check(world: World, plan: Plan, state: Trajectory) -> None:
+    """Invariants 2 to 6 of design section 2, on the tools' own ledger."""
+    if world.bugs:
+        raise Violation(f"something unforeseen: {world.bugs}")
+    made = {e.item: e for e in world.ledger if e.kind in ("made", "pivot")}
+    undone = {e.item: e for e in reversed(world.ledger) if e.kind == "undone"}
+    if strangers := {e.item for e in world.ledger} - {action.item for action in plan.actions}:
+        raise Violation(f"nobody asked for {strangers}")
+    _check_lifo(world, state, undone)
+    match state.phase:
+        case Phase.SUCCEEDED:
+            if wrong := undone.keys() - set(world.rewound):
+                raise Violation(f"the run is committed, and undone: {sorted(wrong)}")
+            if left := {item for item in world.rewound if item in made and item not in undone}:
+                raise Violation(f"the run was rewound, and {sorted(left)} still stands")
+            if state.in_doubt or state.in_flight:
+                raise Violation(f"the run is committed with steps {sorted(state.in_doubt | state.in_flight)} unsettled")
+            known = {entry.item for entry in world.ledger}
+            if missing := [item for item in world.acked if item not in known]:
+                raise Violation(f"the agent was told of {missing}, and the tools know nothing of it")
+        case Phase.ABORTED_CLEAN:
+            if unsaid := [s.number for s in state.steps.values() if s.is_to_undo]:
+                raise Violation(f"the run is aborted cleanly, and the record says nothing of steps {unsaid}")
+            if left := made.keys() - undone.keys():
+                raise Violation(f"the run is aborted cleanly, and {sorted(left)} still stands")
+        case Phase.FROZEN:
+            if not plan.may_freeze:
+                raise Violation(f"the run is frozen for no reason that a person could mend: {state.reason}")
+            if not state.incident or not state.reason:
+                raise Violation("the run is frozen without saying why")
+        case _:
+            if state.version and (state.steps or state.phase is not Phase.PREPARING):
+                raise Violation(f"the run never ended: it is {state.phase}")
+    for step in state.steps.values():
+        if step.state is StepState.COMPENSATED and not step.compensator:
+            raise Violation(f"step {step.number} is undone by a call that was never bound")
+
+
+def _check_lifo(world: World, state: Trajectory, undone: dict[str, object]) -> None:
+    """What the agent knew to be done before it began another is undone after that other."""
+    order = [e.item for e in world.ledger if e.kind == "undone"]
+    first = {item: order.index(item) for item in undone}
+    for a, at in world.acked.items():
+        for b in undone:
+            if a in undone and a != b and at <= world.first_sent.get(b, 0.0) and first[a] < first[b]:
+                raise Violation(f"{a} was done before {b} was begun, and undone before it")
+    if state.phase is Phase.FROZEN and state.on_stuck == "stop":
+        for stuck in [s for s in state.steps.values() if s.state is StepState.COMPENSATION_FAILED]:
+            for other in state.steps.values():
+                if other.order < stuck.intended and other.state is StepState.COMPENSATED:
+                    raise Violation(f"step {other.number} was undone past step {stuck.number}, which is stuck")
