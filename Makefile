@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+CLIENTS := .clients/.installed
 SCHEDULES ?= 50000
 
-.PHONY: setup demo test check k8s image dist bench chaos docs lock clean help
+.PHONY: setup demo test check clients k8s image dist bench chaos docs lock clean help
 
 help: ## Show what each target does
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -22,7 +23,7 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP) ## Watch a run fail, be undone, and then succeed, against real tool servers
 	$(BIN)/seawall demo
 
-test: $(STAMP) check ## Lint, types, import contracts, generated files, then every test
+test: $(STAMP) check clients ## Lint, types, import contracts, generated files, then every test
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS)
 
 k8s: $(STAMP) ## The chart, and the image and pods for real (as root; needs what tests/containers/setup installs)
@@ -34,6 +35,14 @@ image: ## Build the images with buildah (BUILD_BASE and RUN_BASE choose other ba
 dist: $(STAMP) ## Build wheel and sdist; the same sources give the same bytes
 	rm -rf dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build -t wheel -t sdist
+
+clients: $(CLIENTS) ## Install the clients and servers of other people that tests/mcp drives
+
+$(CLIENTS): $(STAMP) tests/mcp/environments/langgraph.txt tests/mcp/npm/package-lock.json
+	$(PYTHON) -m venv --clear .clients/langgraph
+	.clients/langgraph/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/mcp/environments/langgraph.txt
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/npm ci --silent --no-fund --no-audit --prefix tests/mcp/npm
+	@touch $(CLIENTS)
 
 check: $(STAMP) ## Lint, types, import contracts, generated files fresh
 	$(BIN)/ruff check .
@@ -61,4 +70,4 @@ lock: ## Resolve the lock files again (needs uv): the project's, and of those ve
 	echo 'hatchling>=1.27' | $(LOCK) - -c requirements.lock -o docker/build.lock
 
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis var var.keys var.checkpoint
+	rm -rf $(VENV) .clients tests/mcp/npm/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis var var.keys var.checkpoint

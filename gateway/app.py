@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from hashlib import blake2b
 from pathlib import Path
 
@@ -26,9 +26,14 @@ from gateway.core.tool import Catalog
 from gateway.egress import Egress
 from gateway.egress.client import ClientEgress
 from gateway.egress.direct import DirectEgress
+from gateway.egress.mcp import McpEgress
 from gateway.egress.spool import Spool
 from gateway.ingress.control import Control, control_app, health_app
 from gateway.ingress.http import HttpFront
+from gateway.ingress.mcp import McpFront
+from gateway.ingress.mcp_listing import Listings
+from gateway.ingress.mcp_pipes import StdioFront
+from gateway.ingress.mcp_service import McpService
 from gateway.ingress.proxy import Proxy, ProxyLimits, refuse_request
 from gateway.ingress.runs import Runs
 from gateway.journal import Journal, JournalStats
@@ -128,8 +133,9 @@ class Gateway:
             settings.manifest, secrets=settings.secrets, environ=self._environ, digest_key=digest_key
         )
         self._catalog = await asyncio.to_thread(self._source.load)
-        self._build(salt)
+        self._build(salt, await self._journal.meta("mcp_key", bytes.fromhex(self._clock.token() + self._clock.token())))
         self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
+        await self._listings.load()
         self._stages.recovery.restore(await self._journal.recall(REPAIRS))
         self._in_force(self._catalog)
         await self._serve_control()
@@ -174,7 +180,7 @@ class Gateway:
             )
         return journal
 
-    def _build(self, salt: bytes) -> None:
+    def _build(self, salt: bytes, mcp_key: bytes) -> None:
         settings, clock, telemetry, journal = self.settings, self._clock, self._telemetry, self._journal
         limits = settings.limits
         pseudonym = b"seawall-" + blake2b(salt, digest_size=6).hexdigest().encode()
@@ -182,7 +188,8 @@ class Gateway:
         self._exit.callback(self._spool.close)
         # The stock client instrumentation can only see aiohttp's own client.
         backend = ClientEgress if settings.telemetry.auto_instrument else DirectEgress
-        self._egress: Egress = backend(self._spool, answer_limit=limits.answer)
+        http: Egress = backend(self._spool, answer_limit=limits.answer)
+        self._egress = McpEgress(http, clock)
         self._exit.push_async_callback(self._egress.close)
         self._trajectories = Trajectories(
             journal, clock, telemetry, salt=salt, implicit_steps=settings.runs.implicit_steps
@@ -231,6 +238,18 @@ class Gateway:
             ProxyLimits(body_memory=limits.memory, body_max=limits.body, in_flight=limits.in_flight),
             pseudonym,
         )
+        self._listings = Listings(self.catalog, self._egress, journal, clock)
+        service = McpService(self.catalog, self._egress, self._proxy.run, self._listings, self._trajectories, clock)
+        self._mcp = self._proxy.mcp = McpFront(
+            service,
+            self._spool,
+            clock,
+            mcp_key,
+            body_max=limits.body,
+            sessions_max=limits.mcp_sessions,
+            is_local=lambda: settings.listen_address.is_local,
+        )
+        self._exit.push_async_callback(self._mcp.close)
         telemetry.observe(self._statistics)
 
     async def _serve_control(self) -> None:
@@ -239,6 +258,7 @@ class Gateway:
             journal=self._journal,
             metrics=self._telemetry.render,
             readiness=self._readiness,
+            listings=self._listings,
             statistics={
                 "breakers": self._stages.breaker.statistics,
                 "domains": self._stages.admission.statistics,
@@ -300,6 +320,7 @@ class Gateway:
         self.reload_problem = None
         self._catalog = self._proxy.catalog = catalog
         self._in_force(catalog)
+        await self._egress.keep_only(catalog.tools)
         _log.info("reloaded", extra={"event": "reload", "change": str(change)})
         return True
 
@@ -313,6 +334,12 @@ class Gateway:
     async def _watch(self) -> None:
         async for _ in changes(self._source, asyncio.Event()):
             await self.reload()
+
+    async def serve_pipes(
+        self, tool: str, reader: asyncio.StreamReader, write: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        """Serve one MCP server to one client over pipes, until the client closes its own."""
+        await StdioFront(self._mcp, self._catalog.tools[tool], self._clock.token()).serve(reader, write)
 
     # --- figures
 
@@ -367,6 +394,7 @@ class Gateway:
             "reason": self._readiness(),
             "open_trajectories": len(self._trajectories),
             **self._proxy.statistics(),
+            **self._mcp.statistics(),
             **self._unwinder.statistics(),
             **self._settler.statistics(),
             "manifest_digest": self._catalog.digest,
@@ -424,4 +452,7 @@ def _number(pool: Mapping[str, object], name: str) -> int:
 
 
 def _secrets(catalog: Catalog) -> list[str | bytes]:
-    return [tool.credential[1] for tool in catalog.tools.values() if tool.credential is not None]
+    found: list[str | bytes] = [tool.credential[1] for tool in catalog.tools.values() if tool.credential is not None]
+    for tool in catalog.tools.values():
+        found += [value for _, value in tool.mcp.environment if len(value) >= 8] if tool.mcp is not None else []
+    return found

@@ -16,6 +16,8 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("gateway.commands.explain:explain", "Say which operation a call is, its tier and why."),
     "schema": ("gateway.commands.schema:schema", "Print the JSON Schema of the manifest, for editors."),
     "trajectories": ("gateway.commands.trajectories:trajectories", "See runs; undo one."),
+    "tools": ("gateway.commands.tools:tools", "See and accept changed definitions of MCP tools."),
+    "wrap": ("gateway.commands.wrap:wrap", "Put the gateway around one stdio MCP server, stdio in and out."),
     "journal": ("gateway.commands.journal:journal", "Look at a journal: figures, seal, copies, retention."),
     "key": ("gateway.commands.key:key", "See and rotate the keys that seal the journal."),
     "inject": ("gateway.commands.inject:inject", "Put the sidecar into Kubernetes workloads."),

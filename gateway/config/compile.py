@@ -8,7 +8,7 @@ reload leaves it, and the calls and breakers that belong to it, alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Final
 
@@ -27,7 +27,7 @@ from gateway.config.rules import (
     check_retry,
     check_secret,
     overlay,
-    read_upstream,
+    upstream_of,
 )
 from gateway.config.secrets import SecretProblem, SecretSource
 from gateway.config.template import SecretRef, compile_parts, secrets_in
@@ -43,10 +43,21 @@ from gateway.core.manifest import (
     TimeoutSettings,
     ToolSettings,
 )
+from gateway.core.mcp_tools import CALL, CallMatcher, target_of
 from gateway.core.retry import RetrySettings
 from gateway.core.routing import SAFE_METHODS, Matcher, Pattern, PatternError, parse_pattern
 from gateway.core.secret import Secret, SecretBox
-from gateway.core.tool import Catalog, Compensator, Domain, Operation, Probe, RequestTemplate, ToolSpec, Upstream
+from gateway.core.tool import (
+    Catalog,
+    Compensator,
+    Domain,
+    McpUpstream,
+    Operation,
+    Probe,
+    RequestTemplate,
+    ToolSpec,
+    Upstream,
+)
 
 __all__ = ["UNDECLARED_READ", "UNDECLARED_WRITE", "compile_catalog"]
 
@@ -133,28 +144,34 @@ class _Compiler:
 
     def _tool(self, name: str, entry: Entry[ToolSettings], domains: Mapping[str, Domain]) -> ToolSpec | None:
         settings = entry.settings
-        upstream = read_upstream(settings.upstream, entry.at("upstream"), self._problems)
+        upstream = upstream_of(name, entry, self._problems)
         effective = self._effective(name, entry, domains)
         if settings.idempotency is not None and not TOKEN.fullmatch(settings.idempotency.header):
             self._problems.add(entry.at("idempotency", "header"), "not a header name", "letters, digits and `-`")
         credential = self._credential(entry)
         operations = _Operations(self, name, entry, effective.timeouts)
         declared = operations.compile()
+        called = operations.compile_calls()
+        mcp = self._mcp(entry)
         if upstream is None:
             return None
-        digest = self._digest(settings, effective, credential)
+        digest = self._digest(settings, effective, credential, None if mcp is None else mcp.environment)
         old = self._previous.tools.get(name)
         if old is not None and old.digest == digest and old.domain is effective.domain:
             return old
-        read, write = _undeclared(name, bool(declared), settings.strict, effective.timeouts)
-        every = [operation for _, operation, _ in declared] + [read[0], write[0]]
+        read, write = _undeclared(name, bool(declared or called), settings.strict, effective.timeouts)
+        every = [operation for _, operation, _ in declared] + [operation for operation, _ in called.values()]
+        every += [read[0], write[0]]
+        other = (replace(write[0], tier=Tier.PIVOT), f"`{name}` declares no operation for it; its own hints decide.")
         return ToolSpec(
             name=name,
             upstream=upstream,
             domain=effective.domain,
             breaker=effective.breaker,
             retry=effective.retry,
-            match=Matcher(declared, read, write, has_prefix=bool(upstream.prefix)),
+            match=CallMatcher(called, other)
+            if mcp is not None
+            else Matcher(declared, read, write, has_prefix=bool(upstream.prefix)),
             operations={operation.name: operation for operation in every},
             idempotency=settings.idempotency,
             credential=credential,
@@ -163,7 +180,37 @@ class _Compiler:
             recovery=settings.recovery,
             breaker_key=self._breaker_key(upstream, credential),
             digest=digest,
+            mcp=mcp,
         )
+
+    def _mcp(self, entry: Entry[ToolSettings]) -> McpUpstream | None:
+        settings = entry.settings.mcp
+        if settings is None:
+            return None
+        environment = [
+            (name, self.constant(text, entry.at("mcp", "environment", name)) or "")
+            for name, text in settings.environment.items()
+        ]
+        return McpUpstream(settings.command, tuple(environment), settings.folder, settings.protocol, settings.inherit)
+
+    def constant(self, text: str, position: Position) -> str | None:
+        """Return a text with its secrets in place, or None after reporting what else it holds."""
+        try:
+            parts = compile_parts(text)
+        except ExpressionProblem as problem:
+            self._problems.add(position, str(problem), problem.hint)
+            return None
+        if any(isinstance(part, CelExpression) for part in parts):
+            self._problems.add(position, "only text and `${secret:NAME}` may stand here, no expressions")
+            return None
+        value = ""
+        for part in parts:
+            if isinstance(part, SecretRef):
+                secret = self.secret(part.name, position)
+                value += "" if secret is None else secret.reveal()
+            elif isinstance(part, str):
+                value += part
+        return value
 
     def _effective(self, name: str, entry: Entry[ToolSettings], domains: Mapping[str, Domain]) -> _Effective:
         settings, node = entry.settings, entry.node
@@ -257,6 +304,13 @@ class _Compiler:
         self, settings: CompensatorSettings | ProbeSettings, entry: Entry[ToolSettings], own: str, *path: str
     ) -> RequestTemplate | None:
         """Return the template of a compensator or probe, or None after reporting what is wrong with it."""
+        target = self._loaded.tools.get(settings.tool or own)
+        is_call = settings.request.startswith(f"{CALL} ")
+        if target is not None and is_call is not (target.settings.mcp is not None):
+            what = "is an MCP server" if not is_call else "is no MCP server"
+            right = "`CALL tool` with `json` for its arguments" if not is_call else "METHOD and path"
+            self._problems.add(entry.at(*path), f"`{shown(settings.tool or own)}` {what}", f"write {right}")
+            return None
         names = _PROBE if isinstance(settings, ProbeSettings) else _COMPENSATOR
         if settings.tool is not None and settings.tool not in self._loaded.names["tools"]:
             known = self._loaded.names["tools"]
@@ -267,7 +321,10 @@ class _Compiler:
         def report(below: tuple[str | int, ...], message: str, hint: str) -> None:
             self._problems.add(entry.at(*path, *below), message, hint)
 
-        compiled = compile_request(_request_part(settings), settings.tool or own, names, report)
+        part = _request_part(settings)
+        if is_call:
+            part = _call_part(part)
+        compiled = compile_request(part, settings.tool or own, names, report)
         if compiled is None:
             return None
         template, secrets = compiled
@@ -302,6 +359,13 @@ def _plain(value: object) -> object:
     raise TypeError(f"no digest for {type(value).__name__}")
 
 
+def _call_part(settings: RequestSettings) -> RequestSettings:
+    """A tool call is a request of its own method; its arguments are the JSON body, `{}` if there are none."""
+    name = settings.request.removeprefix(f"{CALL} ").strip()
+    json = settings.json if settings.json is not None else {}
+    return replace(settings, request=f"{CALL} {target_of(name)}", json=json)
+
+
 def _request_part(settings: RequestSettings) -> RequestSettings:
     return RequestSettings(
         request=settings.request,
@@ -324,8 +388,29 @@ class _Operations:
         self._timeouts = timeouts
         self._shapes: dict[tuple[object, ...], str] = {}
 
+    def compile_calls(self) -> dict[str, tuple[Operation, str]]:
+        """Return the operations of an MCP server, by the tool's name."""
+        if self._entry.settings.mcp is None:
+            return {}
+        compiled: dict[str, tuple[Operation, str]] = {}
+        for name, settings in self._entry.settings.operations.items():
+            at = ("operations", name)
+            self._check(name, settings, at)
+            method, _, tool = settings.match.partition(" ")
+            if method != CALL or not tool.strip():
+                self._problems.add(
+                    self._entry.at(*at, "match"), "an MCP server's operation is `CALL tool`", "as in `CALL git_commit`"
+                )
+                continue
+            operation = self._operation(name, settings, at)
+            if compiled.setdefault(tool.strip(), (operation, _reason(operation)))[0] is not operation:
+                self._problems.add(self._entry.at(*at, "match"), f"`{shown(tool)}` is declared twice", "keep one")
+        return compiled
+
     def compile(self) -> list[tuple[Pattern, Operation, str]]:
-        compiled = []
+        compiled: list[tuple[Pattern, Operation, str]] = []
+        if self._entry.settings.mcp is not None:
+            return compiled
         for name, settings in self._entry.settings.operations.items():
             at = ("operations", name)
             self._check(name, settings, at)
@@ -339,7 +424,7 @@ class _Operations:
         check_name("an operation", name, self._entry.at(*at), self._problems)
         check_operation(settings, lambda *path: self._entry.at(*at, *path), self._problems)
         probe = settings.probe
-        if probe is not None and probe.request.split(" ")[0] not in SAFE_METHODS | {"POST"}:
+        if probe is not None and probe.request.split(" ")[0] not in SAFE_METHODS | {"POST", CALL}:
             self._problems.add(
                 self._entry.at(*at, "probe"),
                 "a probe is a read",
@@ -378,6 +463,8 @@ class _Operations:
             is_idempotent=settings.idempotent,
             fails_cleanly=settings.fails_cleanly,
             journal=settings.journal,
+            description=settings.description,
+            input=settings.input if isinstance(settings.input, dict) else None,
         )
 
     def _compensator(self, settings: CompensatorSettings | None, at: tuple[str, ...]) -> Compensator | None:

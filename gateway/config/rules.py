@@ -37,6 +37,7 @@ __all__ = [
     "check_secret",
     "overlay",
     "read_upstream",
+    "upstream_of",
 ]
 
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -66,6 +67,30 @@ def check_name(kind: str, name: str, position: Position, problems: Problems) -> 
         )
     elif kind == "a tool" and name in RESERVED:
         problems.add(position, f"`{name}` is reserved for the gateway's own paths", "call the tool otherwise")
+
+
+def upstream_of(name: str, entry: Entry[ToolSettings], problems: Problems) -> Upstream | None:
+    """Return where a tool lives: exactly one of `upstream`, `mcp.url` and `mcp.command` says so."""
+    settings, mcp = entry.settings, entry.settings.mcp
+    given = [
+        text
+        for text, is_there in (
+            ("`upstream`", settings.upstream is not None),
+            ("`mcp.url`", mcp is not None and mcp.url is not None),
+            ("`mcp.command`", mcp is not None and bool(mcp.command)),
+        )
+        if is_there
+    ]
+    if len(given) != 1:
+        found = f"{' and '.join(given)} exclude each other" if given else "`upstream` is required"
+        problems.add(entry.at("upstream" if settings.upstream is not None else "mcp"), found,
+                     "`upstream` for HTTP; `mcp` with `url` or `command` for an MCP server")  # fmt: skip
+        return None
+    if settings.upstream is not None:
+        return read_upstream(settings.upstream, entry.at("upstream"), problems)
+    if mcp is None or mcp.url is None:
+        return Upstream("stdio", name, 0)
+    return read_upstream(mcp.url, entry.at("mcp", "url"), problems)
 
 
 def read_upstream(text: str, position: Position, problems: Problems) -> Upstream | None:

@@ -29,6 +29,7 @@ __all__ = [
     "JournalMode",
     "KeyFormat",
     "Manifest",
+    "McpSettings",
     "OperationSettings",
     "ProbeSettings",
     "RequestSettings",
@@ -182,7 +183,11 @@ class OperationSettings:
     """One thing a tool can do, and what that means."""
 
     match: Annotated[
-        str, REQUEST_LINE, Doc("METHOD and path template; `{name}` is one segment, `?a=b` a query it needs.")
+        str,
+        REQUEST_LINE,
+        Doc(
+            "METHOD and path template; `{name}` is one segment, `?a=b` a query it needs. Of an MCP server: `CALL tool`."
+        ),
     ]
     tier: Annotated[Literal["read", "reversible", "compensable", "pivot"], Doc("What it does to the world.")]
     compensator: Annotated[CompensatorSettings | None, Doc("The call that undoes it.")] = None
@@ -195,13 +200,39 @@ class OperationSettings:
         JournalMode.STRICT
     )
     timeouts: Annotated[TimeoutSettings | None, Doc("Overrides the domain's time bounds.")] = None
+    description: Annotated[
+        str | None, Doc("What it does, for models; of an HTTP operation offered as an MCP tool.")
+    ] = None
+    input: Annotated[object, Doc("JSON Schema of the arguments it takes as an MCP tool; else made from `match`.")] = (
+        None
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpSettings:
+    """An MCP server: either `url` (Streamable HTTP) or `command` (stdio, kept running by the gateway)."""
+
+    url: Annotated[str | None, MinLen(1), Doc("Its endpoint.")] = None
+    command: Annotated[tuple[str, ...], Doc("Program and arguments.")] = ()
+    environment: Annotated[
+        Mapping[str, str],
+        TEMPLATE,
+        Doc("Variables for the program, which sees PATH, HOME and the like of ours; may hold `${secret:NAME}`."),
+    ] = field(default_factory=dict)
+    inherit: Annotated[bool, Doc("The program sees all variables of ours, not only PATH, HOME and the like.")] = False
+    folder: Annotated[str | None, Doc("Where the program runs; relative to the manifest's own working folder.")] = None
+    protocol: Annotated[
+        Literal["auto", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"],
+        Doc("Revision to speak with it; `auto` asks."),
+    ] = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSettings:
-    """An external service."""
+    """An external service: `upstream` for HTTP, `mcp` for an MCP server."""
 
-    upstream: Annotated[str, MinLen(1), Doc("Base URL: http or https, host, port, path prefix.")]
+    upstream: Annotated[str | None, MinLen(1), Doc("Base URL: http or https, host, port, path prefix.")] = None
+    mcp: Annotated[McpSettings | None, Doc("The MCP server that it is.")] = None
     domain: Annotated[str | None, Doc("Domain it shares; without one it has a default domain of its own.")] = None
     breaker: Annotated[BreakerSettings | None, Doc("Its circuit breaker.")] = None
     retry: Annotated[RetrySettings | None, Doc("Its retry policy.")] = None

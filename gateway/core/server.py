@@ -49,6 +49,7 @@ class LimitSettings:
     request_line: Annotated[int, BYTES, Ge(1024), Doc("Longest request line.")] = 16 * KIB
     header_field: Annotated[int, BYTES, Ge(1024), Doc("Longest header field.")] = 32 * KIB
     header_fields: Annotated[int, Ge(16), Doc("Header fields of a request.")] = 128
+    mcp_sessions: Annotated[int, Ge(1), Doc("MCP clients in memory; idle ones give way and are opened again.")] = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

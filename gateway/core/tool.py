@@ -31,6 +31,7 @@ __all__ = [
     "Compensator",
     "Domain",
     "Match",
+    "McpUpstream",
     "Operation",
     "Probe",
     "RequestTemplate",
@@ -113,6 +114,8 @@ class Operation:
     is_idempotent: bool = False
     fails_cleanly: bool = False
     journal: JournalMode = JournalMode.STRICT
+    description: str | None = None
+    input: Mapping[str, object] | None = None
 
     @property
     def is_read(self) -> bool:
@@ -153,7 +156,21 @@ class Upstream:
     def authority(self) -> str:
         """What goes into Host: the port only where it is not the scheme's own (RFC 9110 section 7.2)."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == {"http": 80, "https": 443}[self.scheme] else f"{host}:{self.port}"
+        return host if self.port == {"http": 80, "https": 443}.get(self.scheme) else f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class McpUpstream:
+    """How an MCP server is reached: over Streamable HTTP at the tool's upstream, or (with `command`) over stdio.
+
+    `environment` holds secrets in the clear and is never printed. `protocol` is a revision, or `auto`.
+    """
+
+    command: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    folder: str | None = None
+    protocol: str = "auto"
+    is_inheriting: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -177,6 +194,7 @@ class ToolSpec:
         reach: what kind of addresses the upstream's name may lead to.
         breaker_key: names the origin and credential that share one breaker, without revealing the credential.
         digest: of everything above as configured; equal digests mean that a reload changed nothing for this tool.
+        mcp: how it is reached, if it is an MCP server.
     """
 
     name: str
@@ -193,6 +211,7 @@ class ToolSpec:
     reach: Reach = Reach.AUTO
     breaker_key: str = ""
     digest: str = ""
+    mcp: McpUpstream | None = None
 
     @property
     def is_managed(self) -> bool:

@@ -19,6 +19,7 @@ from aiohttp import web
 from gateway.core.outcome import Refusal
 from gateway.core.problem import problem
 from gateway.core.trajectory import Phase
+from gateway.ingress.mcp_listing import Listings
 from gateway.ingress.runs import Runs, Shown
 from gateway.journal import Journal, JournalError
 
@@ -36,6 +37,12 @@ _ROUTES: dict[str, tuple[str, str, str]] = {
     "repairs": ("GET", "/api/v1/repairs", "What became of repairs, by operation and kind of trouble."),
     "journal": ("GET", "/api/v1/journal", "Figures of the journal."),
     "manifest": ("GET", "/api/v1/manifest", "The manifest in force: digest, tools, and the last reload's problem."),
+    "tools": (
+        "GET",
+        "/api/v1/tools",
+        "Definitions of MCP tools: how many are pinned, and which changed ones are held.",
+    ),
+    "accept": ("POST", "/api/v1/tools/{id}/accept", "Agree to a server's changed definitions. Body: {names?}."),
     "status": ("GET", "/api/v1/status", "Everything above in short."),
 }
 
@@ -51,8 +58,10 @@ class Control:
         metrics: Callable[[], bytes],
         readiness: Callable[[], str | None],
         statistics: Mapping[str, Statistics],
+        listings: Listings,
     ) -> None:
         """`readiness` returns why calls are not welcome, or None. `statistics`: breakers, domains, manifest, status."""
+        self.listings = listings
         self.runs = runs
         self.journal = journal
         self.metrics = metrics
@@ -115,6 +124,24 @@ class Control:
         """Show the journal's figures."""
         return _json(200, await self.journal.stats())
 
+    async def tools(self, request: web.Request) -> web.Response:
+        """Show the definitions that wait."""
+        held = [change.view() for change in self.listings.changes()]
+        return _json(200, {"pinned": self.listings.pinned(), "held": held})
+
+    async def accept(self, request: web.Request) -> web.Response:
+        """Agree to changed definitions."""
+        body = await _body(request)
+        names = None if body is None else body.get("names")
+        if body is None or not (names is None or (isinstance(names, list) and all(isinstance(n, str) for n in names))):
+            return _json(422, {"detail": 'The body must be empty or {"names": ["…"]}.'})
+        server = request.match_info["id"]
+        accepted = await self.listings.accept(server, names)
+        if accepted is None:
+            known = ", ".join(self.listings.pinned()) or "none"
+            return _json(404, {"detail": f"No MCP server {server[:64]!r} has been listed yet. Known: {known}."})
+        return _json(200, {"accepted": accepted})
+
     async def openapi(self, request: web.Request) -> web.Response:
         """Describe this API."""
         return _json(200, _openapi())
@@ -134,6 +161,8 @@ def control_app(control: Control) -> web.Application:
         "abort": control.abort,
         "commit": control.commit,
         "journal": control.journal_stats,
+        "tools": control.tools,
+        "accept": control.accept,
     }
     for name, (method, path, _) in _ROUTES.items():
         app.router.add_route(method, path, handlers.get(name) or partial(control.figures, name))

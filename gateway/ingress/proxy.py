@@ -39,6 +39,7 @@ __all__ = ["Proxy", "ProxyLimits", "refuse", "refuse_request"]
 _NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _KEY = re.compile(rb'"?[\x21\x23-\x5b\x5d-\x7e]{1,255}"?')
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_MCP = re.compile(rb"/seawall/mcp(?:[/?]|\Z)")
 _NO_TRACE = b"0" * 32
 _NEVER_PASSED = frozenset({"TRACE", "CONNECT"})
 """TRACE would echo credentials (RFC 9110 section 9.3.8); CONNECT opens a tunnel and belongs to the forward proxy."""
@@ -87,11 +88,14 @@ class Proxy:
         self._limits = limits
         self._pseudonym = pseudonym
         self._in_flight = 0
+        self.mcp: Callable[[IncomingRequest], Awaitable[OutgoingResponse]] | None = None
         self._writes: set[asyncio.Task[Any]] = set()
 
     async def __call__(self, request: IncomingRequest) -> OutgoingResponse:
         """Answer one request."""
         if request.target.startswith((b"/seawall/", b"/seawall?")) or request.target == b"/seawall":
+            if self.mcp is not None and _MCP.match(request.target):
+                return await self.mcp(request)
             return await self._runs(request)
         passed = request.field(b"via")
         if passed is not None:
@@ -145,6 +149,13 @@ class Proxy:
         tool = self.catalog.tools.get(target.tool)
         if tool is None:
             return self._unknown_tool(target.tool)
+        if tool.mcp is not None:
+            where = f"/seawall/mcp/{tool.name}"
+            return Refusal(
+                code=Code.INVALID_ARGUMENTS,
+                dependency=tool.name,
+                detail=f"{tool.name} is an MCP server: it is served at {where} (and with all others at /seawall/mcp).",
+            )
         try:
             match = tool.match(request.method, target.rest.decode("ascii"))
         except AmbiguousPath as error:
@@ -245,6 +256,16 @@ class Proxy:
         return None
 
     # --- running it
+
+    async def run(self, call: Call) -> Outcome:
+        """Take a call that another entrance has made down the pipeline, under the same bounds and the same care."""
+        if not self.is_admitting or self._in_flight >= self._limits.in_flight:
+            return Rejected(self._busy())
+        self._in_flight += 1
+        try:
+            return await (self._pipeline(call) if call.operation.is_read else self._shielded(call))
+        finally:
+            self._in_flight -= 1
 
     async def _undisturbed(self, request: IncomingRequest, call: Call) -> Outcome:
         """Run a write in the front's own task, which goes on without the agent once the intent is on its way."""

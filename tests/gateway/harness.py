@@ -99,7 +99,11 @@ class Client:
     def head(
         self, method: str, target: str, headers: Sequence[tuple[str, str]] = (), length: int | None = None
     ) -> bytes:
-        lines = [f"{method} {target} HTTP/1.1", "Host: gateway", *(f"{name}: {value}" for name, value in headers)]
+        lines = [
+            f"{method} {target} HTTP/1.1",
+            f"Host: {self.host}:{self.port}",
+            *(f"{name}: {value}" for name, value in headers),
+        ]
         if length is not None:
             lines.append(f"Content-Length: {length}")
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
