@@ -70,4 +70,4 @@ lock: ## Resolve the lock files again (needs uv): the project's, and of those ve
 	echo 'hatchling>=1.27' | $(LOCK) - -c requirements.lock -o docker/build.lock
 
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) .clients tests/mcp/npm/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis var
+	rm -rf $(VENV) .clients tests/mcp/npm/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis var var.keys var.checkpoint

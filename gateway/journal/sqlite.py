@@ -445,6 +445,11 @@ def _prepare(
         schema.migrate(connection, schema.load_migrations(), _now())
         schema.check_tail(connection)
         told = [read_checkpoint(checkpoint, ring)] if checkpoint.exists() else []
+        if told and connection.execute("SELECT NOT EXISTS (SELECT 1 FROM envelope)").fetchone()[0]:
+            raise JournalCorrupt(
+                f"{file} is empty, but {checkpoint} tells of a journal that had {told[0].size} records, which are gone. "
+                f"Bring it back; or, if it was removed on purpose, remove {checkpoint} too"
+            )
         sealer = open_chain(connection, ring, secrets.token_hex(8), _now(), told)
         sync_folder(file.parent)
         return sealer, statements.totals(connection)
