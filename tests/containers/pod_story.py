@@ -93,7 +93,7 @@ def pod_of(folder: Path, world: World, card: str) -> dict[str, Any]:
     url = next(item["value"] for item in agent["env"] if item["name"] == "SEAWALL_URL")
     agent.update(
         image=IMAGE,
-        command=["/usr/bin/python3.11", "-c", _WAIT],
+        command=["/usr/bin/python3.11", "-c", _WAIT.strip()],
         args=[url, "/opt/seawall/gateway/demo/agent.py", f"--base-url={url}", f"--header=Seawall-Trajectory:{RUN}",
               f"--card={card}", f"--workspace={WORKSPACE}", f"--cluster={TAKEN_CLUSTER}"],
     )  # fmt: skip
