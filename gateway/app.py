@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from hashlib import blake2b
@@ -35,6 +36,7 @@ from gateway.egress.mcp import McpEgress
 from gateway.egress.spool import Spool
 from gateway.ingress.caller import Door
 from gateway.ingress.control import Control, control_app, health_app
+from gateway.ingress.desk import Desk
 from gateway.ingress.forward import Forward
 from gateway.ingress.guard import guard
 from gateway.ingress.http import HttpFront
@@ -53,20 +55,26 @@ from gateway.journal.sqlite import SqliteJournal
 from gateway.journal.trajectories import Trajectories
 from gateway.pipeline import Stages
 from gateway.probes.http import HttpProbe
+from gateway.probes.verifier import HttpVerifier
 from gateway.stages.admission import AdmissionStage
+from gateway.stages.approval import ApprovalStage
 from gateway.stages.breaker import REMEMBERED, BreakerStage
 from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
 from gateway.stages.idempotency import IdempotencyStage
 from gateway.stages.journal import JournalStage
+from gateway.stages.outbox import OutboxStage
 from gateway.stages.recovery import REPAIRS, RecoveryStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
 from gateway.stages.settle import Settle
 from gateway.stages.telemetry import TelemetryStage
 from gateway.telemetry import DomainUse, Statistics, Telemetry
+from gateway.workers.escalator import Escalator
+from gateway.workers.finalizer import Finalizer
 from gateway.workers.janitor import Janitor
 from gateway.workers.keeper import Keeper
+from gateway.workers.notifier import Notifier
 from gateway.workers.restart import recover
 from gateway.workers.settler import SettlePatience, Settler
 from gateway.workers.unwinder import Patience, Unwinder
@@ -156,9 +164,12 @@ class Gateway:
         await self._serve_control()
         runs = await recover(self._trajectories, self._catalog)
         self._unwinder.run_once()
+        self._finalizer.run_once()
         _log.info("recovered", extra={"event": "recovered", "open_runs": {kind.value: n for kind, n in runs.items()}})
         await self._serve_agents()
         self._spawn(self._janitor.run(), "janitor")
+        self._spawn(self._escalator.run(), "escalator")
+        self._spawn(self._notifier.run(), "notifier")
         self._spawn(self._settler.run(), "settler")
         if self._keeper is not None:
             self._spawn(self._keeper.run(), "the journal's keeper")
@@ -260,6 +271,10 @@ class Gateway:
             recovery=RecoveryStage(self._trajectories, clock, telemetry, journal.remember),
             idempotency=IdempotencyStage(self._trajectories, journal, clock),
             saga=SagaStage(self._trajectories, journal, telemetry),
+            approval=ApprovalStage(
+                self._trajectories, HttpVerifier(lambda: self._pipeline, self.catalog, clock), clock, telemetry
+            ),
+            outbox=OutboxStage(self._trajectories, clock, telemetry),
             deadline=DeadlineStage(clock, telemetry),
             retry=RetryStage(clock, telemetry, Settle(probers, clock)),
             admission=AdmissionStage(clock, telemetry, breaker.peek),
@@ -267,7 +282,7 @@ class Gateway:
             journal=JournalStage(self._trajectories, clock, telemetry),
             dispatch=Dispatch(self._egress, clock, telemetry, (via(pseudonym),)),
         )
-        pipeline = self._stages.pipeline()
+        pipeline = self._pipeline = self._stages.pipeline()
         self._settler = Settler(
             self._trajectories, pipeline, self.catalog, clock, telemetry, SettlePatience(limit_s=settings.runs.settle)
         )
@@ -284,7 +299,24 @@ class Gateway:
         )
         self._exit.push_async_callback(self._unwinder.close)
         self._trajectories.on_unwinding = self._wake_unwinder
-        self._runs = Runs(self._trajectories, self._spool, clock)
+        self._finalizer = Finalizer(
+            self._trajectories, pipeline, self.catalog, clock, telemetry, Patience(elapsed_s=settings.runs.finalize)
+        )
+        self._exit.push_async_callback(self._finalizer.close)
+        self._trajectories.on_finalizing = self._wake_finalizer
+        self._notices = ClientEgress(self._spool, answer_limit=1 << 20)
+        self._exit.push_async_callback(self._notices.close)
+        self._notifier = Notifier(
+            self._trajectories,
+            self._notices,
+            lambda: self._catalog.sinks,
+            clock,
+            telemetry,
+            source=socket.gethostname(),
+        )
+        self._trajectories.on_notice = self._notifier.wake
+        self._escalator = Escalator(self._trajectories, clock, telemetry, resume=self._resume)
+        self._runs = Runs(self._trajectories, self._spool, clock, self.catalog)
         self._janitor = Janitor(self._trajectories, clock, telemetry, idle_s=settings.runs.implicit_idle)
         self._tunnels = TunnelDoor(
             clock,
@@ -322,6 +354,7 @@ class Gateway:
     async def _serve_control(self) -> None:
         control = Control(
             runs=self._runs,
+            desk=Desk(self._trajectories, self._clock),
             journal=self._journal,
             metrics=self._telemetry.render,
             readiness=self._readiness,
@@ -472,6 +505,7 @@ class Gateway:
             **self._tunnels.statistics(),
             **self._mcp.statistics(),
             **self._unwinder.statistics(),
+            **self._finalizer.statistics(),
             **self._settler.statistics(),
             "manifest_digest": self._catalog.digest,
             "reload_problem": self.reload_problem,
@@ -506,6 +540,13 @@ class Gateway:
         # In the next pass of the loop: the run is being changed right now.
         asyncio.get_running_loop().call_soon(self._unwinder.run_once)
 
+    def _wake_finalizer(self, name: str) -> None:
+        asyncio.get_running_loop().call_soon(self._finalizer.wake, name)
+
+    def _resume(self) -> None:
+        self._unwinder.run_once()
+        self._finalizer.run_once()
+
     def _spawn(self, coroutine: Coroutine[object, object, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
         self._tasks.add(task)
@@ -538,4 +579,5 @@ def _secrets(catalog: Catalog) -> list[str | bytes]:
     found: list[str | bytes] = [tool.credential[1] for tool in catalog.tools.values() if tool.credential is not None]
     for tool in catalog.tools.values():
         found += [value for _, value in tool.mcp.environment if len(value) >= 8] if tool.mcp is not None else []
+    found += [sink.secret for sink in catalog.sinks.values() if sink.secret is not None]
     return found

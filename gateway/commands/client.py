@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import http.client
 import json
 import os
@@ -10,6 +11,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -17,7 +19,16 @@ import click
 
 from gateway.commands import EXIT_REFUSED, EXIT_UNREACHABLE
 
-__all__ = ["control_option", "fetch", "json_option", "segment", "show"]
+__all__ = [
+    "control_option",
+    "fetch",
+    "json_option",
+    "moment",
+    "principal_option",
+    "reason_option",
+    "segment",
+    "show",
+]
 
 _TIMEOUT_S = 60.0
 TOKEN_VARIABLE = "SEAWALL_TOKEN"  # noqa: S105 - a variable's name
@@ -38,6 +49,30 @@ def control_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def principal_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--by`: who decides; by default who is logged in."""
+    return click.option(
+        "--by", "principal", default=_user, envvar="SEAWALL_PRINCIPAL", help="Who decides; default: who is logged in."
+    )(command)
+
+
+def reason_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--reason`."""
+    return click.option("--reason", required=True, help="Why; it is journaled.")(command)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
+def moment(at: int) -> str:
+    """Return UTC milliseconds for people."""
+    return datetime.fromtimestamp(at / 1000, tz=UTC).isoformat(sep=" ", timespec="seconds")
 
 
 def segment(name: str) -> str:

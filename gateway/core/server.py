@@ -66,6 +66,12 @@ class RunSettings:
         Gt(0),
         Doc("How long a compensator is tried, waits for an open breaker not counted, before its run freezes."),
     ] = 3600.0
+    finalize: Annotated[
+        float,
+        SECONDS,
+        Gt(0),
+        Doc("How long a step past the pivot is tried again, likewise, before its run freezes."),
+    ] = 3600.0
     settle: Annotated[
         float, SECONDS, Gt(0), Doc("How long an unknown outcome is asked about before its run freezes.")
     ] = 3600.0

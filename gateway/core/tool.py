@@ -15,8 +15,11 @@ from gateway.core.breaker import BreakerSettings
 from gateway.core.expression import Environment, Expression
 from gateway.core.manifest import (
     ApprovalPolicy,
+    ApprovalSettings,
     IdempotencySettings,
     JournalMode,
+    LeakSettings,
+    SinkSettings,
     Tier,
     TimeoutSettings,
 )
@@ -31,13 +34,17 @@ __all__ = [
     "Catalog",
     "Compensator",
     "Domain",
+    "Gate",
+    "Lease",
     "Match",
     "McpUpstream",
     "Operation",
     "Probe",
     "RequestTemplate",
+    "Sink",
     "ToolSpec",
     "Upstream",
+    "Verifier",
 ]
 
 
@@ -99,6 +106,45 @@ class Probe:
     kind: str = "http"
 
 
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """A declared read whose answer must be as expected."""
+
+    tool: str
+    request: RequestTemplate
+    expect: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Something that must hold before a call: exactly one of a check over the run, a verifier, a margin for its leases."""
+
+    name: str
+    check: Expression | None = None
+    verify: Verifier | None = None
+    margin_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """How long what an operation gives is good: a fixed time, or an end that is read from the answer."""
+
+    ttl_s: float | None = None
+    until: Expression | None = None
+    name: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sink:
+    """Where incidents are raised. `secret` is never printed; `url` is a webhook's whole URL."""
+
+    name: str
+    settings: SinkSettings
+    upstream: Upstream
+    target: str
+    secret: str | None = field(default=None, repr=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Operation:
     """One thing a tool can do. `is_declared` is False for those made up for undeclared calls."""
@@ -112,6 +158,11 @@ class Operation:
     probe: Probe | None = None
     postcondition: Expression | None = None
     approval: ApprovalPolicy = ApprovalPolicy.NONE
+    approved_by: ApprovalSettings = field(default_factory=ApprovalSettings)
+    gates: tuple[Gate, ...] = ()
+    is_staged: bool = False
+    lease: Lease | None = None
+    leak: LeakSettings | None = None
     is_idempotent: bool = False
     fails_cleanly: bool = False
     journal: JournalMode = JournalMode.STRICT
@@ -230,3 +281,4 @@ class Catalog:
     domains: Mapping[str, Domain]
     digest: str = ""
     secrets: SecretBox = field(default_factory=SecretBox, repr=False)
+    sinks: Mapping[str, Sink] = field(default_factory=dict)

@@ -36,7 +36,7 @@ from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.journal.trajectories import Trajectories
 from gateway.telemetry import Telemetry
 
-__all__ = ["Proxy", "ProxyLimits", "refuse", "refuse_request"]
+__all__ = ["Proxy", "ProxyLimits", "preferred_wait_s", "refuse", "refuse_request"]
 
 _NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _KEY = re.compile(rb'"?[\x21\x23-\x5b\x5d-\x7e]{1,255}"?')
@@ -45,6 +45,10 @@ _MCP = re.compile(rb"/seawall/mcp(?:[/?]|\Z)")
 _NO_TRACE = b"0" * 32
 _NEVER_PASSED = frozenset({"TRACE", "CONNECT"})
 """TRACE would echo credentials (RFC 9110 section 9.3.8); CONNECT opens a tunnel and belongs to the forward proxy."""
+
+
+PREFERRED_WAIT_MAX_S = 3600.0
+"""The longest wait that an agent may ask for (`Prefer: wait`, RFC 7240 section 4.3)."""
 
 
 class ProxyLimits:
@@ -219,6 +223,7 @@ class Proxy:
             is_run_named=named[1],
             params=match.params,
             caller_key=key,
+            wait_s=preferred_wait_s(request.headers),
             stage=stage.decode("ascii"),
         )
         return tool, match, call
@@ -429,6 +434,18 @@ def refuse_request(status: int, detail: str) -> OutgoingResponse:
     code = Code.INTERNAL if status == 500 else Code.INVALID_ARGUMENTS
     told = problem(Refusal(code=code, detail=detail), status=status)
     return OutgoingResponse(status=told.status, headers=told.headers, body=BytesBody(told.body))
+
+
+def preferred_wait_s(headers: Headers) -> float:
+    """Return how long the agent is ready to wait (`Prefer: wait=N`, whole seconds); 0 if it did not say."""
+    for name, value in headers:
+        if name.lower() == b"prefer":
+            for preference in value.decode("latin-1").split(","):
+                key, _, amount = preference.partition(";")[0].partition("=")
+                amount = amount.strip().strip('"')
+                if key.strip().lower() == "wait" and amount.isascii() and amount.isdigit():
+                    return min(float(amount), PREFERRED_WAIT_MAX_S)
+    return 0.0
 
 
 def _marks(call: Call) -> Headers:

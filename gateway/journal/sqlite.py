@@ -296,8 +296,8 @@ class SqliteJournal:
     def _write_checkpoint(self, connection: sqlite3.Connection) -> str | None:
         sealer = self._sealer
         sealer.begin(connection)
-        if sealer.position == self._told:
-            return None
+        if sealer.position in (self._told, sealer.own):
+            return None  # nothing new, or nothing at all: a journal without records may be thrown away
         note = write_checkpoint(self._checkpoint, sealer, _now())
         self._told = sealer.position
         return note
@@ -445,6 +445,11 @@ def _prepare(
         schema.migrate(connection, schema.load_migrations(), _now())
         schema.check_tail(connection)
         told = [read_checkpoint(checkpoint, ring)] if checkpoint.exists() else []
+        if told and connection.execute("SELECT NOT EXISTS (SELECT 1 FROM envelope)").fetchone()[0]:
+            raise JournalCorrupt(
+                f"{file} is empty, but {checkpoint} tells of a journal that had {told[0].size} records, which are gone. "
+                f"Bring it back; or, if it was removed on purpose, remove {checkpoint} too"
+            )
         sealer = open_chain(connection, ring, secrets.token_hex(8), _now(), told)
         sync_folder(file.parent)
         return sealer, statements.totals(connection)

@@ -174,7 +174,7 @@ class Serving:
 async def serving(folder: Path, port: int, text: str = MANIFEST, **settings: Any) -> AsyncIterator[Serving]:
     """Run a gateway in this process."""
     manifest = write_manifest(folder, port, text)
-    runs = RunSettings(implicit_idle=settings.pop("implicit_idle", 600.0))
+    runs = settings.pop("runs", None) or RunSettings(implicit_idle=settings.pop("implicit_idle", 600.0))
     gateway = Gateway(
         ServerSettings(
             manifest=str(manifest),
