@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from gateway.core.authority import Authority
@@ -11,7 +13,8 @@ from gateway.core.outcome import Refusal
 from gateway.core.reach import Reach
 from gateway.core.server import ForwardSettings, UnknownHosts
 from gateway.core.tool import Upstream
-from gateway.ingress.forward import STRANGER, Forward
+from gateway.ingress.caller import Caller, caller_of
+from gateway.ingress.forward import STRANGER, Forward, _Outer
 from tests.builders import catalog_of, tool_of
 
 CATALOG = catalog_of(tool_of("pay", upstream=Upstream("https", "api.pay.example", 443, "/v1")))
@@ -80,3 +83,21 @@ def test_the_gateways_own_url_is_a_plain_path() -> None:
     asked.target = b"http://localhost:8081/pay/x"
     one.localise(asked)  # type: ignore[arg-type]
     assert asked.target == b"http://localhost:8081/pay/x"
+
+
+@pytest.mark.parametrize(
+    ("peer", "agent"), [("127.0.0.1", "127.0.0.1"), ("::1", "ip-::1"), ("fe80::1%eth0", "ip-fe80::1")]
+)
+def test_what_connect_says_holds_inside_and_what_is_said_inside_wins(peer: str, agent: str) -> None:
+    class Asked:
+        headers = ((b"Seawall-Trajectory", b"r1"), (b"Proxy-Authorization", b"x"), (b"User-Agent", b"curl"))
+
+    asked = Asked()
+    asked.peer = peer  # type: ignore[attr-defined]
+    outer = _Outer.of(asked, Authority("api.pay.example", 443))  # type: ignore[arg-type]
+    inside = dict(outer.beneath(((b"X", b"1"), (b"seawall-trajectory", b"r2"))))
+    assert inside == {
+        b"X": b"1", b"seawall-trajectory": b"r2", b"Proxy-Authorization": b"x", b"Seawall-Agent": agent.encode(),
+    }  # fmt: skip
+    told = SimpleNamespace(headers=tuple(inside.items()), peer="", proven_agent=None)
+    assert caller_of(told) == Caller(agent, is_proven=False)  # type: ignore[arg-type]
