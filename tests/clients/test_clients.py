@@ -113,7 +113,7 @@ import requests
 for url in ("http://api.stripe.com", "https://api.stripe.com"):
     with requests.Session() as session:
         made = session.post(f"{url}/v1/payment_intents", data={"amount": 500, "currency": "eur"})
-        made.raise_for_status()
+        assert made.ok, made.text
         print(made.json()["id"], made.headers["Seawall-Step"])
 """
 
