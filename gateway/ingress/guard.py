@@ -19,7 +19,7 @@ from gateway.core.outcome import Refusal
 from gateway.core.problem import problem
 from gateway.core.tokens import Entry, Scope, Tokens
 
-__all__ = ["guard", "proven", "who"]
+__all__ = ["OPERATOR", "guard", "proven", "who"]
 
 
 OPEN: Final = frozenset({"/healthz", "/readyz", "/metrics"})
