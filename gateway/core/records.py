@@ -24,6 +24,7 @@ __all__ = [
     "CompensationRefused",
     "CompensationSkipped",
     "ReadObserved",
+    "ReadsObserved",
     "Record",
     "RecordedReply",
     "RecordedRequest",
@@ -239,6 +240,16 @@ class ReadObserved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadsObserved:
+    """Several reads went through: each with the fields of a `ReadObserved`, in their order, and when (UTC milliseconds).
+
+    A read that does not open its run waits a moment for others, since a record costs more than the read it tells of.
+    """
+
+    reads: list[tuple[str, str, str, str, str, int | None, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalsObserved:
     """Calls that we refused since the last such record: [code, tool, operation, how many]."""
 
@@ -346,6 +357,7 @@ Record = (
     | StepFailed
     | StepInDoubt
     | ReadObserved
+    | ReadsObserved
     | RefusalsObserved
     | UnwindingStarted
     | SavepointTaken
@@ -391,6 +403,8 @@ def decode(kind: str, data: bytes) -> Record:
             known["reply"] = RecordedReply(**known["reply"])
         elif cls is StepIntended and known.get("request") is not None:
             known["request"] = RecordedRequest(**known["request"])
+        elif cls is ReadsObserved:
+            known["reads"] = [tuple(read) for read in known["reads"]]
         elif cls is RefusalsObserved:
             known["refusals"] = [tuple(refusal) for refusal in known["refusals"]]
         if known.get("compensator") is not None:

@@ -18,6 +18,7 @@ from gateway.core.records import (
     CompensationRefused,
     CompensationSkipped,
     ReadObserved,
+    ReadsObserved,
     Record,
     RecoveryFailed,
     RefusalsObserved,
@@ -230,6 +231,8 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             state.in_doubt.add(step.number)
         case ReadObserved():
             state.reads += 1
+        case ReadsObserved():
+            state.reads += len(record.reads)
         case RefusalsObserved():
             state.refusals += sum(count for *_, count in record.refusals)
         case UnwindingStarted():

@@ -119,6 +119,7 @@ class Runs:
 
     async def show(self, name: str) -> Shown | Refusal:
         """Show a run, open or over."""
+        self._trajectories.flush_reads()
         run = await self._trajectories.find(name)
         if run is None:
             return _unknown(name)
