@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+CLIENTS := .clients/.installed
 SCHEDULES ?= 50000
 
-.PHONY: setup demo test check bench chaos docs lock clean help
+.PHONY: setup demo test check clients k8s image dist bench chaos storm docs lock clean help
 
 help: ## Show what each target does
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -22,8 +23,26 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP) ## Watch a run fail, be undone, and then succeed, against real tool servers
 	$(BIN)/seawall demo
 
-test: $(STAMP) check ## Lint, types, import contracts, generated files, then every test
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+test: $(STAMP) check clients ## Lint, types, import contracts, generated files, then every test
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS)
+
+k8s: $(STAMP) ## The chart, and the image and pods for real (as root; needs what tests/containers/setup installs)
+	$(BIN)/python -m pytest -m "k8s or containers"
+
+image: ## Build the images with buildah (BUILD_BASE and RUN_BASE choose other bases)
+	docker/build $(BUILD_BASE) $(RUN_BASE)
+
+dist: $(STAMP) ## Build wheel and sdist; the same sources give the same bytes
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build -t wheel -t sdist
+
+clients: $(CLIENTS) ## Install the clients and servers of other people that tests/mcp drives
+
+$(CLIENTS): $(STAMP) tests/mcp/environments/langgraph.txt tests/mcp/npm/package-lock.json
+	$(PYTHON) -m venv --clear .clients/langgraph
+	.clients/langgraph/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/mcp/environments/langgraph.txt
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/npm ci --silent --no-fund --no-audit --prefix tests/mcp/npm
+	@touch $(CLIENTS)
 
 check: $(STAMP) ## Lint, types, import contracts, generated files fresh
 	$(BIN)/ruff check .
@@ -38,11 +57,25 @@ docs: $(STAMP) ## Write the generated pages and schemas again
 bench: $(STAMP) ## Compare direct calls, a bare proxy and the gateway, side by side
 	$(BIN)/python -m loadtests.bench
 
-chaos: $(STAMP) ## Simulate far more schedules than the tests do (SCHEDULES=50000, FROM=seed); failing seeds are printed
-	$(BIN)/python -m tests.simulation --schedules $(SCHEDULES) --from $(or $(FROM),1000000)
+storm: $(STAMP) ## Run every storm, the scoreboard and the crash storm; write docs/storms (about half an hour)
+	$(BIN)/python -m loadtests.scoreboard --runs 1000 --out docs/storms/scoreboard
+	$(BIN)/python -m loadtests.crashes --kills 82 --out docs/storms/crashes
+	$(BIN)/python -m loadtests.baselines --out docs/storms/baselines
+	mkdir -p docs/storms/journal
+	$(BIN)/python -m loadtests.journal_rate --json > docs/storms/journal/journal.json
+	$(BIN)/python -m loadtests.storms --out docs/storms
 
-lock: ## Resolve the lock file again (needs uv)
-	uv pip compile pyproject.toml --all-extras --universal --generate-hashes --no-emit-index-url --no-header --quiet -o requirements.lock
+chaos: $(STAMP) ## More schedules than the tests simulate (SCHEDULES=50000, FROM=seed), 82 kills, 1000 power cuts; failing seeds are printed
+	$(BIN)/python -m tests.simulation --schedules $(SCHEDULES) --from $(or $(FROM),1000000)
+	$(BIN)/python -m tests.gateway.chaos --cycles 82
+	$(BIN)/python -m tests.journal.test_power_loss --cuts 1000 --first 1000
+
+LOCK := uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --quiet
+
+lock: ## Resolve the lock files again (needs uv): the project's, and of those versions the image's
+	$(LOCK) pyproject.toml --all-extras -o requirements.lock
+	$(LOCK) pyproject.toml -c requirements.lock -o docker/requirements.lock
+	echo 'hatchling>=1.27' | $(LOCK) - -c requirements.lock -o docker/build.lock
 
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis var
+	rm -rf $(VENV) .clients tests/mcp/npm/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis var var.keys var.checkpoint

@@ -44,6 +44,29 @@ def ls(data: str, keys: str | None) -> None:
     )
 
 
+@key.command("make")
+@data_option
+@keys_option
+@guarded
+def make(data: str, keys: str | None) -> None:
+    """Make a ring where there is none: for a secret store before the first start, or after the old ring was lost.
+
+    A gateway makes its own at its first start. With a new ring in the place of a lost one the journal says `missing_key`
+    until `seawall journal acknowledge`.
+    """
+    import sys
+
+    from gateway.commands import EXIT_FINDING
+    from gateway.journal.keyring import KeyRing
+
+    path = _path(data, keys)
+    if path.exists():
+        click.echo(f"seawall: {path} is there already: `seawall key rotate` makes a fresh key in it", err=True)
+        sys.exit(EXIT_FINDING)
+    ring = KeyRing.make(path, time.time_ns() // 1_000_000)
+    click.echo(f"{path}: {ring.active.id} is active")
+
+
 @key.command("rotate")
 @data_option
 @keys_option
@@ -59,7 +82,13 @@ def rotate(data: str, keys: str | None) -> None:
 
 
 def _ring(data: str, keys: str | None) -> KeyRing:
-    from gateway.journal.keyring import KeyRing, default_ring
+    from gateway.journal.keyring import KeyRing
+
+    return KeyRing.load(_path(data, keys))
+
+
+def _path(data: str, keys: str | None) -> Path:
+    from gateway.journal.keyring import default_ring
     from gateway.journal.place import Place
 
-    return KeyRing.load(Path(keys) if keys is not None else default_ring(Place.of(data).folder))
+    return Path(keys) if keys is not None else default_ring(Place.of(data).folder)

@@ -8,7 +8,7 @@ reload leaves it, and the calls and breakers that belong to it, alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Final
 
@@ -16,6 +16,7 @@ import orjson
 
 from gateway.config.cel import NAMES, CelExpression, ExpressionProblem, compile_condition, compile_expression
 from gateway.config.errors import Position, Problems, nearest, shown
+from gateway.config.gates import GATE_NAMES, check_approval, check_gate, compile_sink
 from gateway.config.loader import Entry, Loaded
 from gateway.config.request import TOKEN, Names, compile_request
 from gateway.config.rules import (
@@ -27,26 +28,47 @@ from gateway.config.rules import (
     check_retry,
     check_secret,
     overlay,
-    read_upstream,
+    read_hosts,
+    upstream_of,
 )
 from gateway.config.secrets import SecretProblem, SecretSource
 from gateway.config.template import SecretRef, compile_parts, secrets_in
 from gateway.core.admission import AdmissionSettings
 from gateway.core.breaker import BreakerSettings
 from gateway.core.manifest import (
+    ApprovalPolicy,
+    ApprovalSettings,
     CompensatorSettings,
     DomainSettings,
+    GateSettings,
+    LeaseSettings,
     OperationSettings,
+    PivotMode,
     ProbeSettings,
     RequestSettings,
     Tier,
     TimeoutSettings,
     ToolSettings,
+    VerifySettings,
 )
+from gateway.core.mcp_tools import CALL, CallMatcher, target_of
 from gateway.core.retry import RetrySettings
 from gateway.core.routing import SAFE_METHODS, Matcher, Pattern, PatternError, parse_pattern
 from gateway.core.secret import Secret, SecretBox
-from gateway.core.tool import Catalog, Compensator, Domain, Operation, Probe, RequestTemplate, ToolSpec, Upstream
+from gateway.core.tool import (
+    Catalog,
+    Compensator,
+    Domain,
+    Gate,
+    Lease,
+    McpUpstream,
+    Operation,
+    Probe,
+    RequestTemplate,
+    ToolSpec,
+    Upstream,
+    Verifier,
+)
 
 __all__ = ["UNDECLARED_READ", "UNDECLARED_WRITE", "compile_catalog"]
 
@@ -55,6 +77,7 @@ UNDECLARED_WRITE: Final = "undeclared:write"
 """Names of the two operations that stand for all undeclared calls; the colon keeps them apart from declared names."""
 
 _COMPENSATOR: Final = Names(NAMES, {})
+_VERIFY: Final = Names(GATE_NAMES, {"response": "the request is made before there is one"})
 _PROBE: Final = Names(NAMES - {"response"}, {"response": "a probe is sent for a step whose answer never came"})
 
 
@@ -98,6 +121,7 @@ class _Compiler:
         self._key = digest_key
         self._previous = previous or Catalog({}, {})
         self._secrets: dict[str, Secret | None] = {}
+        self._gates: dict[str, Gate] = {}
 
     def catalog(self) -> Catalog:
         domains = {name: self._domain(name, entry) for name, entry in self._loaded.domains.items()}
@@ -106,6 +130,12 @@ class _Compiler:
                 check_name("a tool" if kind == "tools" else "a domain", name, position, self._problems)
         for name, secret in self._loaded.secrets.items():
             check_secret(name, secret, self._problems)
+        for name, approval in self._loaded.approvals.items():
+            check_approval(name, approval, self._problems)
+        self._gates = {name: self._gate(name, gate) for name, gate in self._loaded.gates.items()}
+        sinks = {
+            name: compile_sink(name, sink, self.secret, self._problems) for name, sink in self._loaded.incidents.items()
+        }
         tools: dict[str, ToolSpec] = {}
         for name, entry in self._loaded.tools.items():
             if (tool := self._tool(name, entry, domains)) is not None:
@@ -115,7 +145,53 @@ class _Compiler:
             if name not in self._secrets and not self._problems.has_errors:
                 self._problems.warn(secret.at(), f"secret `{shown(name)}` is not used", "remove it")
         box = {name: secret for name, secret in self._secrets.items() if secret is not None}
-        return Catalog(tools, domains, self._digest_of_all(tools, domains), SecretBox(box))
+        raised = {name: sink for name, sink in sinks.items() if sink is not None}
+        return Catalog(tools, domains, self._digest_of_all(tools, domains), SecretBox(box), raised)
+
+    def _gate(self, name: str, entry: Entry[GateSettings]) -> Gate:
+        settings = entry.settings
+        check_gate(name, entry, self._loaded, self._problems)
+        check = self.condition(settings.check, entry.at("check"), GATE_NAMES)
+        return Gate(name, check, self._verifier(settings.verify, entry), settings.lease)
+
+    def _verifier(self, settings: VerifySettings | None, entry: Entry[GateSettings]) -> Verifier | None:
+        if settings is None:
+            return None
+        expect = self.condition(settings.expect, entry.at("verify", "expect"), GATE_NAMES | {"response"})
+        template = self.request(settings, entry, settings.tool, "verify")
+        if settings.request.split(" ")[0] not in SAFE_METHODS | {"POST"}:
+            self._problems.add(
+                entry.at("verify", "request"),
+                "a verifier is a read",
+                "use GET or HEAD; POST only where a tool asks for it",
+            )
+        return None if expect is None or template is None else Verifier(settings.tool, template, expect)
+
+    def gated_by(
+        self, settings: OperationSettings, position: Position
+    ) -> tuple[ApprovalPolicy, ApprovalSettings, tuple[Gate, ...]]:
+        """Return what stands in front of an operation: whether people decide, by which policy, and the gates."""
+        gates: list[Gate] = []
+        policies: list[str] = []
+        for name in settings.gates:
+            entry = self._loaded.gates.get(name)
+            if entry is None:
+                if name not in self._loaded.names["gates"]:
+                    known = self._loaded.names["gates"]
+                    self._problems.add(position, f"unknown gate `{shown(name)}`", nearest(name, known))
+            elif entry.settings.approval is not None:
+                policies.append(entry.settings.approval)
+            else:
+                gates.append(self._gates[name])
+        if len(policies) > 1:
+            self._problems.add(position, "two gates ask people", "one policy of `approvals` decides about an operation")
+        is_required = bool(policies) or settings.approval is ApprovalPolicy.REQUIRED
+        policy = self._loaded.approvals.get(policies[0] if policies else "default")
+        return (
+            ApprovalPolicy.REQUIRED if is_required else ApprovalPolicy.NONE,
+            ApprovalSettings() if policy is None else policy.settings,
+            tuple(gates),
+        )
 
     def _domain(self, name: str, entry: Entry[DomainSettings]) -> Domain:
         settings = entry.settings
@@ -133,37 +209,79 @@ class _Compiler:
 
     def _tool(self, name: str, entry: Entry[ToolSettings], domains: Mapping[str, Domain]) -> ToolSpec | None:
         settings = entry.settings
-        upstream = read_upstream(settings.upstream, entry.at("upstream"), self._problems)
+        upstream = upstream_of(name, entry, self._problems)
         effective = self._effective(name, entry, domains)
         if settings.idempotency is not None and not TOKEN.fullmatch(settings.idempotency.header):
             self._problems.add(entry.at("idempotency", "header"), "not a header name", "letters, digits and `-`")
         credential = self._credential(entry)
         operations = _Operations(self, name, entry, effective.timeouts)
         declared = operations.compile()
+        hosts = read_hosts(entry, self._problems)
+        called = operations.compile_calls()
+        mcp = self._mcp(entry)
         if upstream is None:
             return None
-        digest = self._digest(settings, effective, credential)
+        guarded = [operation for _, operation, _ in declared] + [operation for operation, _ in called.values()]
+        gated = [[one.approval, one.approved_by, [gate.name for gate in one.gates]] for one in guarded]
+        asked = {gate.name: self._loaded.gates[gate.name].settings for one in guarded for gate in one.gates}
+        environment = None if mcp is None else mcp.environment
+        digest = self._digest(settings, effective, credential, environment, gated, asked)
         old = self._previous.tools.get(name)
         if old is not None and old.digest == digest and old.domain is effective.domain:
             return old
-        read, write = _undeclared(name, bool(declared), settings.strict, effective.timeouts)
-        every = [operation for _, operation, _ in declared] + [read[0], write[0]]
+        read, write = _undeclared(name, bool(declared or called), settings.strict, effective.timeouts)
+        every = [operation for _, operation, _ in declared] + [operation for operation, _ in called.values()]
+        every += [read[0], write[0]]
+        other = (replace(write[0], tier=Tier.PIVOT), f"`{name}` declares no operation for it; its own hints decide.")
         return ToolSpec(
             name=name,
             upstream=upstream,
             domain=effective.domain,
             breaker=effective.breaker,
             retry=effective.retry,
-            match=Matcher(declared, read, write, has_prefix=bool(upstream.prefix)),
+            match=CallMatcher(called, other)
+            if mcp is not None
+            else Matcher(declared, read, write, has_prefix=bool(upstream.prefix)),
             operations={operation.name: operation for operation in every},
             idempotency=settings.idempotency,
             credential=credential,
             is_strict=settings.strict,
+            hosts=hosts,
             reach=settings.reach,
             recovery=settings.recovery,
             breaker_key=self._breaker_key(upstream, credential),
             digest=digest,
+            mcp=mcp,
         )
+
+    def _mcp(self, entry: Entry[ToolSettings]) -> McpUpstream | None:
+        settings = entry.settings.mcp
+        if settings is None:
+            return None
+        environment = [
+            (name, self.constant(text, entry.at("mcp", "environment", name)) or "")
+            for name, text in settings.environment.items()
+        ]
+        return McpUpstream(settings.command, tuple(environment), settings.folder, settings.protocol, settings.inherit)
+
+    def constant(self, text: str, position: Position) -> str | None:
+        """Return a text with its secrets in place, or None after reporting what else it holds."""
+        try:
+            parts = compile_parts(text)
+        except ExpressionProblem as problem:
+            self._problems.add(position, str(problem), problem.hint)
+            return None
+        if any(isinstance(part, CelExpression) for part in parts):
+            self._problems.add(position, "only text and `${secret:NAME}` may stand here, no expressions")
+            return None
+        value = ""
+        for part in parts:
+            if isinstance(part, SecretRef):
+                secret = self.secret(part.name, position)
+                value += "" if secret is None else secret.reveal()
+            elif isinstance(part, str):
+                value += part
+        return value
 
     def _effective(self, name: str, entry: Entry[ToolSettings], domains: Mapping[str, Domain]) -> _Effective:
         settings, node = entry.settings, entry.node
@@ -233,12 +351,22 @@ class _Compiler:
                 self._problems.add(used_at, str(problem), "; ".join(filter(None, (better, problem.hint))))
         return self._secrets[name]
 
-    def condition(self, source: str | None, position: Position) -> CelExpression | None:
+    def condition(self, source: str | None, position: Position, names: frozenset[str] = NAMES) -> CelExpression | None:
         """Return a compiled condition, or None if there is none or it was reported."""
         if source is None:
             return None
         try:
-            return compile_condition(source)
+            return compile_condition(source, names)
+        except ExpressionProblem as problem:
+            self._problems.add(position, str(problem), problem.hint)
+            return None
+
+    def value(self, source: str | None, position: Position) -> CelExpression | None:
+        """Return a compiled expression of any type, or None if there is none or it was reported."""
+        if source is None:
+            return None
+        try:
+            return compile_expression(source)
         except ExpressionProblem as problem:
             self._problems.add(position, str(problem), problem.hint)
             return None
@@ -254,10 +382,23 @@ class _Compiler:
             return None
 
     def request(
-        self, settings: CompensatorSettings | ProbeSettings, entry: Entry[ToolSettings], own: str, *path: str
+        self,
+        settings: CompensatorSettings | ProbeSettings | VerifySettings,
+        entry: Entry[ToolSettings] | Entry[GateSettings],
+        own: str,
+        *path: str,
     ) -> RequestTemplate | None:
-        """Return the template of a compensator or probe, or None after reporting what is wrong with it."""
-        names = _PROBE if isinstance(settings, ProbeSettings) else _COMPENSATOR
+        """Return the template of a compensator, probe or verifier, or None after reporting what is wrong with it."""
+        target = self._loaded.tools.get(settings.tool or own)
+        is_call = settings.request.startswith(f"{CALL} ")
+        if target is not None and is_call is not (target.settings.mcp is not None):
+            what = "is an MCP server" if not is_call else "is no MCP server"
+            right = "`CALL tool` with `json` for its arguments" if not is_call else "METHOD and path"
+            self._problems.add(entry.at(*path), f"`{shown(settings.tool or own)}` {what}", f"write {right}")
+            return None
+        names = _COMPENSATOR
+        if not isinstance(settings, CompensatorSettings):
+            names = _PROBE if isinstance(settings, ProbeSettings) else _VERIFY
         if settings.tool is not None and settings.tool not in self._loaded.names["tools"]:
             known = self._loaded.names["tools"]
             self._problems.add(
@@ -267,7 +408,10 @@ class _Compiler:
         def report(below: tuple[str | int, ...], message: str, hint: str) -> None:
             self._problems.add(entry.at(*path, *below), message, hint)
 
-        compiled = compile_request(_request_part(settings), settings.tool or own, names, report)
+        part = _request_part(settings)
+        if is_call:
+            part = _call_part(part)
+        compiled = compile_request(part, settings.tool or own, names, report)
         if compiled is None:
             return None
         template, secrets = compiled
@@ -290,7 +434,8 @@ class _Compiler:
 
     def _digest_of_all(self, tools: Mapping[str, ToolSpec], domains: Mapping[str, Domain]) -> str:
         secrets = {name: "" if value is None else value.reveal() for name, value in self._secrets.items()}
-        return self._digest({name: tool.digest for name, tool in tools.items()}, domains, secrets)
+        sinks = {name: sink.settings for name, sink in self._loaded.incidents.items()}
+        return self._digest({name: tool.digest for name, tool in tools.items()}, domains, secrets, sinks)
 
     def _breaker_key(self, upstream: Upstream, credential: tuple[bytes, bytes] | None) -> str:
         return upstream.origin if credential is None else f"{upstream.origin}#{self._digest(credential)[:16]}"
@@ -300,6 +445,13 @@ def _plain(value: object) -> object:
     if isinstance(value, bytes):
         return value.decode("latin-1")
     raise TypeError(f"no digest for {type(value).__name__}")
+
+
+def _call_part(settings: RequestSettings) -> RequestSettings:
+    """A tool call is a request of its own method; its arguments are the JSON body, `{}` if there are none."""
+    name = settings.request.removeprefix(f"{CALL} ").strip()
+    json = settings.json if settings.json is not None else {}
+    return replace(settings, request=f"{CALL} {target_of(name)}", json=json)
 
 
 def _request_part(settings: RequestSettings) -> RequestSettings:
@@ -324,8 +476,29 @@ class _Operations:
         self._timeouts = timeouts
         self._shapes: dict[tuple[object, ...], str] = {}
 
+    def compile_calls(self) -> dict[str, tuple[Operation, str]]:
+        """Return the operations of an MCP server, by the tool's name."""
+        if self._entry.settings.mcp is None:
+            return {}
+        compiled: dict[str, tuple[Operation, str]] = {}
+        for name, settings in self._entry.settings.operations.items():
+            at = ("operations", name)
+            self._check(name, settings, at)
+            method, _, tool = settings.match.partition(" ")
+            if method != CALL or not tool.strip():
+                self._problems.add(
+                    self._entry.at(*at, "match"), "an MCP server's operation is `CALL tool`", "as in `CALL git_commit`"
+                )
+                continue
+            operation = self._operation(name, settings, at)
+            if compiled.setdefault(tool.strip(), (operation, _reason(operation)))[0] is not operation:
+                self._problems.add(self._entry.at(*at, "match"), f"`{shown(tool)}` is declared twice", "keep one")
+        return compiled
+
     def compile(self) -> list[tuple[Pattern, Operation, str]]:
-        compiled = []
+        compiled: list[tuple[Pattern, Operation, str]] = []
+        if self._entry.settings.mcp is not None:
+            return compiled
         for name, settings in self._entry.settings.operations.items():
             at = ("operations", name)
             self._check(name, settings, at)
@@ -339,7 +512,7 @@ class _Operations:
         check_name("an operation", name, self._entry.at(*at), self._problems)
         check_operation(settings, lambda *path: self._entry.at(*at, *path), self._problems)
         probe = settings.probe
-        if probe is not None and probe.request.split(" ")[0] not in SAFE_METHODS | {"POST"}:
+        if probe is not None and probe.request.split(" ")[0] not in SAFE_METHODS | {"POST", CALL}:
             self._problems.add(
                 self._entry.at(*at, "probe"),
                 "a probe is a read",
@@ -366,6 +539,7 @@ class _Operations:
     def _operation(self, name: str, settings: OperationSettings, at: tuple[str, ...]) -> Operation:
         timeouts = overlay(self._timeouts, settings.timeouts, self._entry.node.map(*at, "timeouts"))
         condition = self._compiler.condition(settings.postcondition, self._entry.at(*at, "postcondition"))
+        approval, approved_by, gates = self._compiler.gated_by(settings, self._entry.at(*at, "gates"))
         return Operation(
             name=name,
             tier=Tier(settings.tier),
@@ -374,11 +548,25 @@ class _Operations:
             compensator=self._compensator(settings.compensator, (*at, "compensator")),
             probe=self._probe(settings.probe, (*at, "probe")),
             postcondition=condition,
-            approval=settings.approval,
+            approval=approval,
+            approved_by=approved_by,
+            gates=gates,
+            is_staged=settings.pivot is PivotMode.STAGE,
+            lease=self._lease(settings.lease, (*at, "lease")),
+            leak=settings.leak,
             is_idempotent=settings.idempotent,
             fails_cleanly=settings.fails_cleanly,
             journal=settings.journal,
+            description=settings.description,
+            input=settings.input if isinstance(settings.input, dict) else None,
         )
+
+    def _lease(self, settings: LeaseSettings | None, at: tuple[str, ...]) -> Lease | None:
+        if settings is None:
+            return None
+        until = self._compiler.value(settings.until, self._entry.at(*at, "until"))
+        name = self._compiler.value(settings.name, self._entry.at(*at, "name"))
+        return Lease(settings.ttl, until, name)
 
     def _compensator(self, settings: CompensatorSettings | None, at: tuple[str, ...]) -> Compensator | None:
         if settings is None:

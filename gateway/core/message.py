@@ -81,6 +81,8 @@ class Request:
         capture_answer: read the whole answer before returning (writes) instead of streaming it (reads).
         fresh_connection: never use a kept connection, which the tool may be closing just now (pivots: a stale one
             costs a call in doubt, a new one a round trip).
+        exchange: what ingress and egress of one protocol say to each other beside the message (progress, questions to
+            the agent); no stage looks into it. Dispatch puts the run's name here where there is none.
     """
 
     method: str
@@ -90,6 +92,7 @@ class Request:
     has_side_effects: bool = True
     capture_answer: bool = True
     fresh_connection: bool = False
+    exchange: object | None = None
 
 
 @dataclass(slots=True)

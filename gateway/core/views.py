@@ -16,11 +16,14 @@ def trajectory_view(state: Trajectory, *, with_steps: bool = True) -> dict[str, 
         "agent": state.agent,
         "is_implicit": state.is_implicit,
         "on_abandon": state.on_abandon,
+        "on_stuck": state.on_stuck,
         "ttl_s": state.ttl_s,
         "labels": state.labels,
         "opened_at": state.opened_at,
         "changed_at": state.changed_at,
         "pivot": state.pivot,
+        "savepoints": list(state.savepoints),
+        "rewinding": state.rewinding,
         "reads": state.reads,
         "refusals": state.refusals,
         "reason": state.reason or None,
@@ -29,6 +32,13 @@ def trajectory_view(state: Trajectory, *, with_steps: bool = True) -> dict[str, 
             {"step": step.number, "operation": step.operation, "reason": step.detail} for step in residue(state)
         ],
     }
+    if state.approvals:
+        view["approvals"] = [{"id": one.id, "state": one.state.value} for one in state.approvals.values()]
+    if state.incidents:
+        view["incidents"] = [{"id": one.id, "class": one.kind, "state": one.state} for one in state.incidents]
+    if state.plan is not None:
+        view["plan"] = [{"id": one.id, "operation": f"{one.tool}.{one.operation}", "phase": one.phase, "step": one.step}
+                        for one in state.plan]  # fmt: skip
     if with_steps:
         view["steps"] = [_step(step) for step in state.steps.values()]
     return view
@@ -50,4 +60,5 @@ def _step(step: Step) -> dict[str, object]:
         "unbound": step.unbound,
         "bad": step.bad,
         "detail": step.detail or None,
+        "skipped": step.skipped,
     }

@@ -37,8 +37,10 @@ _FRESH_S = 3600.0
 class BlobFolder:
     """The folder `blobs` of a journal. The caller holds the journal's lock."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, patience_s: float = 10.0) -> None:
+        """`patience_s`: a single reading or writing that takes longer fails."""
         self._folder = folder
+        self._patience_s = patience_s
         self._drafts = folder / "tmp"
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="journal-blobs")
         self._synced: set[str] = set()
@@ -113,7 +115,13 @@ class BlobFolder:
         if self._is_closed:
             raise JournalUnavailable("the journal is closed")
         try:
-            return await asyncio.wrap_future(self._disk.submit(function, *args, **kwargs))
+            return await asyncio.wait_for(
+                asyncio.wrap_future(self._disk.submit(function, *args, **kwargs)), self._patience_s
+            )
+        except TimeoutError:
+            raise JournalUnavailable(
+                f"the disk under {self._folder} has not answered for {self._patience_s:g} s"
+            ) from None
         except OSError as error:
             raise JournalUnavailable(
                 f"bodies in {self._folder} cannot be used ({error.strerror}): check its disk and its permissions"

@@ -8,6 +8,9 @@ waking the disk for what nobody waits for makes more and smaller commits and slo
 The queue is bounded in appends and bytes, and refuses at `append`, before anything was sent to a tool. Callers hold futures,
 never the transaction: cancelling one changes nothing on its way to the disk.
 
+A disk that hangs reports no error. After `patience_s` whoever waits for it hears that the fate of the append is unknown,
+what is queued behind it fails, and new appends are refused at once, until the disk answers.
+
 When the store is unavailable the whole batch fails, and a small write of the store's own is tried every `retry_s`, so
 health returns without traffic. When it is poisoned everything fails, now and later.
 """
@@ -39,6 +42,7 @@ class CommitterSettings:
     lazy_s: float = 0.010
     retry_s: float = 1.0
     stale_s: float = 2.0
+    patience_s: float = 10.0
 
 
 class Store(Protocol):
@@ -101,6 +105,8 @@ class Committer:
         self._in_flight_notes: dict[str, bytes] = {}
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self._hung_since: float | None = None
         self._is_closed = False
         self._failure: JournalUnavailable | None = None
         self._failed_batches = 0
@@ -175,7 +181,8 @@ class Committer:
     @property
     def is_healthy(self) -> bool:
         """Whether the last commit succeeded, nothing waits for too long, and appends are taken."""
-        return not self._is_closed and self._failure is None and self.oldest_queued_s < self._settings.stale_s
+        is_answering = self._hung_since is None and self.oldest_queued_s < self._settings.stale_s
+        return not self._is_closed and self._failure is None and is_answering
 
     @property
     def failure(self) -> JournalUnavailable | None:
@@ -189,6 +196,10 @@ class Committer:
             return JournalPoisoned(str(self._failure))
         if (fenced := self.fences.refusal(stream)) is not None:
             return fenced
+        if self._hung_since is not None:
+            hung = self._hung()
+            self.fences.put(stream, hung)
+            return hung
         settings = self._settings
         if len(self._queue) < settings.queue_appends and self._queued_bytes + size <= settings.queue_bytes:
             return None
@@ -263,6 +274,7 @@ class Committer:
         appends = [item.append for item in items if item.append is not None]
         started = self._loop.time()
         if appends or self._in_flight_notes or self._failure is not None:
+            self._patience = self._loop.call_later(self._settings.patience_s, self._lose_patience, started)
             try:
                 errors = await self._store.write(appends, self._in_flight_notes)
             except JournalUnavailable as error:
@@ -272,12 +284,34 @@ class Committer:
                 self._loop.call_exception_handler({"message": "the journal's store has a bug", "exception": error})
                 self._fail_batch(JournalUnavailable(f"the journal's store failed: {error!r}"))
                 return
+            finally:
+                self._patience.cancel()
+                self._hung_since = None
         else:
             errors = []
         self._in_flight, self._in_flight_notes, self._failure = [], {}, None
         entries = self._settle(items, errors)
         if appends:
             self._count(entries, self._loop.time() - started)
+
+    def _lose_patience(self, since: float) -> None:
+        """The disk hangs: tell everybody who waits, and refuse newcomers. The batch itself goes on, and may yet succeed."""
+        self._hung_since = since
+        error = self._hung()
+        for item in self._in_flight:
+            _fail(item, _copy(error))
+            if item.append is not None:
+                self.fences.put(item.append.stream, error)
+        waiting, self._queue = self._queue, deque()
+        for item in waiting:
+            self._forget(item)
+            _fail(item, _copy(error))
+            if item.append is not None:
+                self.fences.put(item.append.stream, error)
+
+    def _hung(self) -> JournalUnavailable:
+        since = self._loop.time() - (self._hung_since or 0.0)
+        return JournalUnavailable(f"the disk has not answered for {since:.1f} s: whether it was written is unknown")
 
     def _count(self, entries: int, seconds: float) -> None:
         self.commits += 1

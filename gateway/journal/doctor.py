@@ -19,7 +19,7 @@ from typing import Final
 from gateway.journal import JournalError, schema
 from gateway.journal.keyring import KeyRing, default_ring
 from gateway.journal.offline import reading
-from gateway.journal.place import Place, checkpoint_beside
+from gateway.journal.place import Place, aside
 
 __all__ = ["Finding", "Health", "examine"]
 
@@ -174,7 +174,7 @@ def _keys(place: Place, keys: Path | str | None) -> Iterator[Finding]:
     )  # fmt: skip
     loose = path.stat().st_mode & 0o077
     yield _of("key ring's mode", not loose, f"{path.stat().st_mode & 0o777:o}", "others may read it: chmod 600")
-    told = checkpoint_beside(path, place.folder)
+    told = aside(place.folder, "checkpoint")
     if not told.exists():
         yield Finding("checkpoint", Health.WARN, f"none at {told}: a cut-off end would not show")
         return

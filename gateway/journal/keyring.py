@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway.core.seal import SealKey
-from gateway.journal import JournalError, JournalUnavailable
+from gateway.journal import JournalError
+from gateway.journal.place import aside
 
 __all__ = ["KeyRing", "KeyRingError", "RingKey", "default_ring"]
 
@@ -143,17 +144,8 @@ class KeyRing:
 
 
 def default_ring(folder: Path) -> Path:
-    """Return where the ring of a data folder is, or is to be made: beside it, or in it where it is a mount of its own."""
-    beside, within = folder.with_name(folder.name + ".keys"), folder / "journal.keys"
-    if beside.exists():
-        return beside
-    if within.exists():
-        return within
-    try:
-        is_one_volume = folder.stat().st_dev == folder.parent.stat().st_dev
-    except OSError as error:
-        raise JournalUnavailable(f"the folder {folder} cannot be used: {error.strerror}") from error
-    return beside if is_one_volume and os.access(folder.parent, os.W_OK) else within
+    """Return where the ring of a data folder is, or is to be made, if nobody names a file."""
+    return aside(folder, "keys")
 
 
 def _fresh(at: int) -> RingKey:

@@ -22,7 +22,7 @@ from gateway.journal.chain import acknowledge, read_checkpoint
 from gateway.journal.faults import translate
 from gateway.journal.keyring import KeyRing, default_ring
 from gateway.journal.lock import FolderLock
-from gateway.journal.place import Place, checkpoint_beside
+from gateway.journal.place import Place, aside
 from gateway.journal.retention import export_line
 from gateway.journal.verification import Verdict, Verification, rows_after, verify
 
@@ -201,7 +201,7 @@ def _checkpoints(place: Place, ring: KeyRing, against: Path | str | bool) -> lis
     if against is False:
         return []
     if against is True:
-        beside = checkpoint_beside(ring.path, place.folder)
+        beside = aside(place.folder, "checkpoint")
         return [read_checkpoint(beside, ring)] if beside.exists() else []
     return [read_checkpoint(Path(against), ring)]
 

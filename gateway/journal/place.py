@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.journal import JournalUnavailable
 from gateway.journal.schema import has_wal_reset_race
 
-__all__ = ["Place", "checkpoint_beside"]
+__all__ = ["Place", "aside"]
 
 _FILE_SUFFIXES = frozenset({".db", ".sqlite", ".sqlite3"})
 
@@ -65,9 +67,23 @@ class Place:
         }
 
 
-def checkpoint_beside(ring: Path, folder: Path) -> Path:
-    """Return where the gateway of a data folder tells how far its log reached: beside the key ring."""
-    return ring.with_name(f"{folder.name}.checkpoint")
+def aside(folder: Path, name: str) -> Path:
+    """Return where something lies that is not to go with a data folder: beside it (`var.keys`), or, where the folder is a
+    mount of its own and a file beside it might not outlive the container, in it (`var/journal.keys`). What is there, stays.
+
+    Raises:
+        JournalUnavailable: the folder cannot be looked at.
+    """
+    beside, within = folder.with_name(f"{folder.name}.{name}"), folder / f"journal.{name}"
+    if beside.exists():
+        return beside
+    if within.exists():
+        return within
+    try:
+        is_one_volume = folder.stat().st_dev == folder.parent.stat().st_dev
+    except OSError as error:
+        raise JournalUnavailable(f"the folder {folder} cannot be used: {error.strerror}") from error
+    return beside if is_one_volume and os.access(folder.parent, os.W_OK) else within
 
 
 def _size(path: Path) -> int:

@@ -38,15 +38,17 @@ _VACUUM_PAGES: Final = 64
 _BODY = re.compile(rb"sha256:([0-9a-f]{64})")
 
 _DUE = (
-    "SELECT id, name, version FROM head WHERE changed_at < ? AND is_open = 0 AND NOT EXISTS "
-    "(SELECT 1 FROM caller_key k WHERE k.stream = head.id AND k.expires_at > ?) ORDER BY changed_at LIMIT ?"
+    "SELECT id, name, version FROM head WHERE changed_at < ? AND is_open = 0 "
+    "AND NOT EXISTS (SELECT 1 FROM caller_key k WHERE k.stream = head.id AND k.expires_at > ?) "
+    "AND version = (SELECT count(*) FROM record r WHERE r.stream = head.id) ORDER BY changed_at LIMIT ?"
 )
 _RUN = (
-    "SELECT e.id, e.epoch, e.key, e.effect, e.destination, e.route, e.producer, e.salt, e.digest, e.mac, e.note, c.boot, "
+    "SELECT r.id, e.epoch, e.key, e.effect, e.destination, e.route, e.producer, e.salt, e.digest, e.mac, e.note, c.boot, "
     "r.n, r.kind, r.at, r.data, h.name, h.version, h.state, h.is_open, h.agent "
-    "FROM record r JOIN head h ON h.id = r.stream JOIN envelope e ON e.id = r.id LEFT JOIN chain c ON c.epoch = e.epoch "
-    "WHERE r.stream = ? ORDER BY r.n"
+    "FROM record r JOIN head h ON h.id = r.stream LEFT JOIN envelope e ON e.id = r.id "
+    "LEFT JOIN chain c ON c.epoch = e.epoch WHERE r.stream = ? ORDER BY r.n"
 )
+"""Records from before the seal have no envelope."""
 
 
 def prune(connection: sqlite3.Connection, sealer: Sealer, before: int, at: int, archive: Path) -> Pruned:
@@ -66,10 +68,8 @@ def prune(connection: sqlite3.Connection, sealer: Sealer, before: int, at: int, 
     due = connection.execute(_DUE, (before, at, BATCH_RUNS)).fetchall()
     rows: list[SealedRow] = []
     streams: list[int] = []
-    for stream, _name, version in due:
+    for stream, _name, _version in due:
         run = [SealedRow._make(row) for row in connection.execute(_RUN, (stream,))]
-        if len(run) != version:
-            continue  # from before the seal, or damaged: `verify` has a word on it
         if streams and len(rows) + len(run) > BATCH_RECORDS:
             break
         rows += run
@@ -105,7 +105,7 @@ def _delete(
     connection.executemany("DELETE FROM record WHERE stream = ?", keys)
     connection.executemany("DELETE FROM envelope WHERE id = ?", ids)
     connection.executemany("DELETE FROM head WHERE id = ?", keys)
-    for taken in _ranges(rows):
+    for taken in _ranges([row for row in rows if row.is_sealed]):
         _extend(connection, taken)
     table = [Range(*row) for row in connection.execute("SELECT first, last, mac FROM archived ORDER BY first")]
     told = {
@@ -119,6 +119,8 @@ def _delete(
 
 
 def _ranges(rows: Sequence[SealedRow]) -> Iterator[Range]:
+    if not rows:
+        return
     first = rows[0]
     for row, following in zip(rows, [*rows[1:], None], strict=True):
         if following is None or following.id != row.id + 1:
@@ -172,16 +174,14 @@ def export_line(row: SealedRow) -> bytes:
     data = row.note if row.note is not None else row.data
     if data is None:
         raise JournalCorrupt(f"record {row.id} has lost its content: `seawall journal verify` says more")
-    envelope = row.envelope()
-    told = {
-        "position": row.id,
-        "kind": row.kind or row.route,
-        **{name: getattr(envelope, name) for name in envelope.__slots__},
-        "key": row.key,
-        "salt": row.salt.hex() if row.salt is not None else None,
-        "seal": row.mac.hex(),
-        **_payload(data),
-    }
+    told: dict[str, object] = {"position": row.id, "kind": row.kind or row.route}
+    if row.is_sealed:
+        envelope = row.envelope()
+        told |= {name: getattr(envelope, name) for name in envelope.__slots__}
+        told |= {"key": row.key, "salt": row.salt.hex() if row.salt is not None else None, "seal": row.mac.hex()}
+    else:
+        told |= {"event_id": f"{row.stream}#{row.n}", "issued_at": row.at}
+    told |= _payload(data)
     return orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE)
 
 

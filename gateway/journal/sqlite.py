@@ -45,11 +45,11 @@ from gateway.journal.faults import is_corruption, is_unstorable, translate
 from gateway.journal.fence import follow_up
 from gateway.journal.keyring import KeyRing, KeyRingError, default_ring
 from gateway.journal.lock import FolderLock
-from gateway.journal.place import Place, checkpoint_beside
+from gateway.journal.place import Place, aside
 from gateway.journal.plan import Plan, Standing
 from gateway.journal.sealer import Sealer
 
-__all__ = ["SqliteJournal", "checkpoint_of", "ring_of", "write_checkpoint"]
+__all__ = ["SqliteJournal", "ring_of", "write_checkpoint"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -86,6 +86,7 @@ class SqliteJournal:
         self._standings: dict[str, Standing] = {}
         self._is_certain = True
         self._closing: asyncio.Task[None] | None = None
+        self._patience_s = (settings or CommitterSettings()).patience_s
         self._committer = Committer(self, settings, on_commit, on_abandoned=self.abandon)
 
     @classmethod
@@ -107,7 +108,7 @@ class SqliteJournal:
             on_commit: called after each group commit with its entries and seconds.
             settings: bounds of the queue.
             keys: the key ring; by default beside the folder, made if the journal is new.
-            checkpoint: the file that tells how far the log had reached; by default beside the key ring.
+            checkpoint: the file that tells how far the log had reached; by default beside the folder.
 
         Raises:
             JournalLocked: another gateway has the folder open.
@@ -117,13 +118,13 @@ class SqliteJournal:
         """
         place = Place.of(path)
         lock = _enter(place)
-        blobs = BlobFolder(place.blobs)
+        blobs = BlobFolder(place.blobs, patience_s=(settings or CommitterSettings()).patience_s)
         connections: list[Connection] = []
         try:
             _prepare_blobs(place, blobs)
             writer = await Connection.open(str(place.file))
             connections.append(writer)
-            ring, told = ring_of(place, keys), checkpoint_of(place, keys, checkpoint)
+            ring, told = ring_of(place, keys), Path(checkpoint or aside(place.folder, "checkpoint"))
             sealer, totals = await writer.run(_prepare, place.file, ring, told)
             reader = await Connection.open(place.read_only_uri, is_uri=True)
             connections.append(reader)
@@ -295,8 +296,8 @@ class SqliteJournal:
     def _write_checkpoint(self, connection: sqlite3.Connection) -> str | None:
         sealer = self._sealer
         sealer.begin(connection)
-        if sealer.position == self._told:
-            return None
+        if sealer.position in (self._told, sealer.own):
+            return None  # nothing new, or nothing at all: a journal without records may be thrown away
         note = write_checkpoint(self._checkpoint, sealer, _now())
         self._told = sealer.position
         return note
@@ -376,7 +377,7 @@ class SqliteJournal:
             await self._committer.stop()
             with contextlib.suppress(sqlite3.Error):
                 await self._reader.close()
-            with contextlib.suppress(sqlite3.Error):
+            with contextlib.suppress(JournalError):
                 await self.checkpoint()
             with contextlib.suppress(sqlite3.Error):
                 await self._writer.close()
@@ -393,7 +394,10 @@ class SqliteJournal:
     async def _read(
         self, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        return await self._guarded(self._reader, function, *args, **kwargs)
+        try:
+            return await asyncio.wait_for(self._guarded(self._reader, function, *args, **kwargs), self._patience_s)
+        except TimeoutError:
+            raise JournalUnavailable(f"the disk has not answered a look-up for {self._patience_s:g} s") from None
 
     async def _guarded(
         self,
@@ -441,6 +445,11 @@ def _prepare(
         schema.migrate(connection, schema.load_migrations(), _now())
         schema.check_tail(connection)
         told = [read_checkpoint(checkpoint, ring)] if checkpoint.exists() else []
+        if told and connection.execute("SELECT NOT EXISTS (SELECT 1 FROM envelope)").fetchone()[0]:
+            raise JournalCorrupt(
+                f"{file} is empty, but {checkpoint} tells of a journal that had {told[0].size} records, which are gone. "
+                f"Bring it back; or, if it was removed on purpose, remove {checkpoint} too"
+            )
         sealer = open_chain(connection, ring, secrets.token_hex(8), _now(), told)
         sync_folder(file.parent)
         return sealer, statements.totals(connection)
@@ -461,14 +470,6 @@ def ring_of(place: Place, keys: Path | str | None) -> KeyRing:
     if path.exists() or place.is_sealed():
         return KeyRing.load(path)
     return KeyRing.make(path, _now())
-
-
-def checkpoint_of(place: Place, keys: Path | str | None, checkpoint: Path | str | None) -> Path:
-    """Return where the checkpoint is told: as named, else beside the key ring."""
-    if checkpoint is not None:
-        return Path(checkpoint)
-    ring = Path(keys) if keys is not None else default_ring(place.folder)
-    return checkpoint_beside(ring, place.folder)
 
 
 def write_checkpoint(path: Path, sealer: Sealer, at: int) -> str:

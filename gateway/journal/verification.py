@@ -35,7 +35,10 @@ _ROWS = (
     "LEFT JOIN head h ON h.id = r.stream WHERE e.id > ? ORDER BY e.id"
 )
 _START = "SELECT id, key, mac FROM envelope WHERE id <= ? ORDER BY id DESC LIMIT 1"
-_OWN = "SELECT id, note FROM envelope WHERE note IS NOT NULL ORDER BY id"
+_OWN = "SELECT id, note FROM envelope WHERE note IS NOT NULL AND route <> 'RunsArchived' ORDER BY id"
+_LAST_ARCHIVED = (
+    "SELECT id, note FROM envelope WHERE note IS NOT NULL AND route = 'RunsArchived' ORDER BY id DESC LIMIT 1"
+)
 _UNSEALED = (
     "SELECT r.id FROM record r LEFT JOIN envelope e ON e.id = r.id "
     "WHERE r.id > ? AND e.id IS NULL ORDER BY r.id LIMIT 1"
@@ -88,6 +91,11 @@ class SealedRow(NamedTuple):
     state: str | None
     is_open: int | None
     agent: str | None
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether it has an envelope; records from before the seal have none."""
+        return self.boot is not None
 
     def sealed_bytes(self) -> bytes:
         """Return the canonical bytes of the envelope."""
@@ -433,7 +441,7 @@ def archived_digest(ranges: Sequence[Range]) -> str:
 def _read_excuses(connection: sqlite3.Connection) -> _Excuses:
     excuses = _Excuses()
     excuses.holes = [Range(*row) for row in connection.execute("SELECT first, last, mac FROM archived ORDER BY first")]
-    for entry, note in connection.execute(_OWN):
+    for entry, note in (*connection.execute(_OWN), *connection.execute(_LAST_ARCHIVED)):
         try:
             told = orjson.loads(note)
             if excuses.first is None:

@@ -110,12 +110,11 @@ def uninject_text(text: str) -> Edited:
     if restored == text:
         return wanted
     try:
-        is_same = [_pruned(value) for _, value in _documents(restored)] == [
-            _pruned(value) for _, value in _documents(wanted.text)
-        ]
+        edited = _edit(restored, change, by_line=False)
+        is_same = _meaning(edited.text) == _meaning(wanted.text)
     except BadDocument:
         is_same = False
-    return Edited(restored, wanted.changed, wanted.unchanged) if is_same else wanted
+    return Edited(edited.text, wanted.changed, wanted.unchanged, edited.rewritten) if is_same else wanted
 
 
 def with_config_map(text: str, name: str, manifest: str, namespace: str | None = None) -> str:
@@ -267,6 +266,11 @@ def _replace(value: Any, path: Path, pod: dict[str, Any]) -> None:
     _value_at(value, path[:-1])[path[-1]] = pod
 
 
+def _meaning(text: str) -> list[object]:
+    """Return every document as Kubernetes understands it."""
+    return [_pruned(value) for _, value in _documents(text)]
+
+
 def _pruned(value: object) -> object:
     """Return a value without empty lists and mappings, which mean the same to Kubernetes as nothing."""
     if isinstance(value, dict):
@@ -373,13 +377,19 @@ def _insert(lines: _Lines, pod: yaml.Node, old: Mapping[str, Any], new: Mapping[
         raise _Untouchable
     for node, before, after in zip(containers.value, old_spec["containers"], new_spec["containers"], strict=True):
         if before != after:
-            _insert_variables(lines, node, before.get("env") or [], after["env"])
+            if _is_block(node):
+                _insert_variables(lines, node, before.get("env") or [], after["env"])
+            else:
+                _replace_item(lines, containers, node, after)
 
 
 def _insert_metadata(lines: _Lines, pod: yaml.Node, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     metadata = _child(pod, "metadata")
     if metadata is None:
         _insert_key(lines, pod, {"metadata": new["metadata"]})
+        return
+    if not _is_block(metadata):
+        _set(lines, pod, "metadata", new["metadata"])
         return
     for key, name in (("labels", INJECTED), ("annotations", RECORD)):
         entry = {name: new["metadata"][key][name]}
@@ -400,10 +410,13 @@ def _insert_variables(lines: _Lines, node: yaml.Node, before: list[Any], after: 
         return
     for item, old, new in zip(env.value, before, after[len(added) :], strict=True):
         if old != new:
-            column = env.start_mark.column
-            if lines.before(item.start_mark).strip() != "-":
-                raise _Untouchable
-            lines.replace(item.start_mark.line, _last_line(item), column, _dump([new]))
+            _replace_item(lines, env, item, new)
+
+
+def _replace_item(lines: _Lines, items: yaml.Node, item: yaml.Node, new: object) -> None:
+    if not _is_block(items) or lines.before(item.start_mark).strip() != "-":
+        raise _Untouchable
+    lines.replace(item.start_mark.line, _last_line(item), items.start_mark.column, _dump([new]))
 
 
 def _add_items(lines: _Lines, parent: yaml.Node, key: str, added: list[Any], whole: list[Any]) -> None:

@@ -56,7 +56,8 @@ class Dispatch:
         headers = (*outgoing(call), *self._marks)
         if not call.operation.is_read or call.lane is Lane.COMPENSATION:
             headers = self._for_writes(call, headers)
-        return replace(request, headers=headers)
+        exchange = call.trajectory if request.exchange is None else request.exchange
+        return replace(request, headers=headers, exchange=exchange)
 
     def _for_writes(self, call: Call, headers: Headers) -> Headers:
         keys, ours = call.tool.idempotency, dict[bytes, tuple[bytes, bytes]]()

@@ -8,7 +8,6 @@ repeat, or the settler's after a restart) begins with that question.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from gateway.clock import Clock
 from gateway.core.call import Call, Handler, Lane
@@ -18,7 +17,7 @@ from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected
 from gateway.core.retry import RecentFailures, RetryAfter, RetryBudget, conclude, decide_retry
 from gateway.core.settle import Verdict, may_resend_until, still_working_s, why_not_resent
 from gateway.core.tool import Catalog, ToolSpec
-from gateway.stages.settle import Settle, absent, doubtful, landed
+from gateway.stages.settle import Purse, Settle, absent, doubtful, landed
 from gateway.telemetry import Telemetry
 
 __all__ = ["RetryStage"]
@@ -99,8 +98,8 @@ class RetryStage:
         await _close(doubt)
         return landed(call, answer) if answer.verdict is Verdict.LANDED else absent(call, doubt.fault, answer)
 
-    def _purse(self, budget: RetryBudget) -> Callable[[], bool]:
-        return lambda: budget.charge(self._clock.now())
+    def _purse(self, budget: RetryBudget) -> Purse:
+        return Purse(lambda: budget.charge(self._clock.now()), budget.refund)
 
     def _why_not_resent(self, call: Call) -> str | None:
         now = self._clock.now()

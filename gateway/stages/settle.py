@@ -1,13 +1,15 @@
 """Finds out by its probe what became of a step in doubt; the retry stage asks before it repeats anything.
 
-The rule is `core/settle.py`; here are the waiting and the asking. Each question is paid for from the retry budget, so that
-probes cannot storm a tool that is down, and none is asked that could not be answered before the call's deadline.
+The rule is `core/settle.py`; here are the waiting and the asking. Each question is paid for from the retry budget, and the
+price of one that was answered is given back: a tool at work may be asked, a tool that is down is not stormed. None is asked
+that could not be answered before the call's deadline.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import orjson
 
@@ -21,7 +23,15 @@ from gateway.core.settle import Answer, Inquiry, Verdict, judge
 from gateway.probes import Prober, Unheard
 from gateway.stages.environment import call_env
 
-__all__ = ["Settle", "absent", "doubtful", "landed"]
+__all__ = ["Purse", "Settle", "absent", "doubtful", "landed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Purse:
+    """What questions are paid from: `charge` says whether one more can be afforded, `refund` gives its price back."""
+
+    charge: Callable[[], bool]
+    refund: Callable[[], None]
 
 
 class Settle:
@@ -31,10 +41,10 @@ class Settle:
         self._probers = probers
         self._clock = clock
 
-    async def __call__(self, call: Call, proceed: Handler, given_up: float, is_paid: Callable[[], bool]) -> Answer:
+    async def __call__(self, call: Call, proceed: Handler, given_up: float, purse: Purse) -> Answer:
         """Return what the probe of the call's operation says; unknown if it has none.
 
-        `given_up` is the monotonic time since when nothing was sent for the step; `is_paid` is asked before each question.
+        `given_up` is the monotonic time since when nothing was sent for the step; `purse` pays for each question.
         """
         probe = call.operation.probe
         if probe is None:
@@ -49,13 +59,14 @@ class Settle:
                 return Answer(Verdict.UNKNOWN, "the call's time ran out before the probe could be asked again")
             if (wait_s := inquiry.next_at - self._clock.now()) > 0:
                 await self._clock.sleep(wait_s)
-            if not is_paid():
+            if not purse.charge():
                 return Answer(Verdict.UNKNOWN, "the retry budget is spent, so the probe was not asked")
             asked_at = self._clock.now()
             heard = await prober.ask(probe, call, env, proceed)
             if isinstance(heard, Unheard):
                 answer = Answer(Verdict.UNKNOWN, heard.detail, can_wait=heard.can_wait)
             else:
+                purse.refund()
                 answer = judge(probe, {**env, "response": heard})
             settled = inquiry.told(answer, asked_at)
             if settled is not None:

@@ -1,7 +1,7 @@
 """Looks after a sealed journal: tells checkpoints, follows the key ring, prunes what is past its retention.
 
-A checkpoint goes to a file beside the key ring and, as one log line, to wherever logs go: somebody who cuts off the end of
-the journal would have to reach there too. Pruning is one bounded batch a pass, so commits wait for milliseconds at most.
+A checkpoint goes to a file beside the data folder and, as one log line, to wherever logs go: somebody who cuts off the end
+of the journal would have to reach there too. Pruning is one bounded batch a pass, so commits wait for milliseconds at most.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Keeper:
         self._interval_s = interval_s
         self._told_s = clock.now()
         self._prune_from_s = clock.now()
+        self._problems: dict[str, str] = {}
 
     async def run(self) -> None:
         """Do the duties until cancelled."""
@@ -55,12 +56,15 @@ class Keeper:
             await self.run_once(self._clock.now())
 
     async def run_once(self, now: float) -> None:
-        """Do each duty that is due; one that fails is reported and does not keep the others. Repeatable."""
+        """Do each duty that is due; one that fails is reported once and does not keep the others. Repeatable."""
         for duty in (self._follow_keys, self._tell, self._prune):
             try:
                 await duty(now)
+                self._problems.pop(duty.__name__, None)
             except JournalError as error:
-                self._telemetry.background_failed("the journal's keeper", error)
+                if self._problems.get(duty.__name__) != str(error):
+                    self._telemetry.background_failed("the journal's keeper", error)
+                self._problems[duty.__name__] = str(error)
 
     async def _follow_keys(self, now: float) -> None:
         if self._journal.reload_keys():

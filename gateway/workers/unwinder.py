@@ -91,6 +91,7 @@ class Unwinder:
         self._telemetry = telemetry
         self._patience = patience or Patience()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._is_closing = False
 
     def run_once(self) -> int:
         """Start a task for each run that is being undone and has none. Returns how many were started. Repeatable."""
@@ -105,6 +106,7 @@ class Unwinder:
 
     async def close(self) -> None:
         """Stop. What was sent and not answered is sent again, under the same key, after the next start."""
+        self._is_closing = True
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -117,8 +119,12 @@ class Unwinder:
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
         self._tasks.pop(name, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
             self._telemetry.background_failed(f"undoing run {name}", error)
+        elif not self._is_closing:
+            self.run_once()  # it may have been rewound, and be undone anew already
 
     async def _unwind(self, name: str) -> None:
         while True:

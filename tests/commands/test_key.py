@@ -40,3 +40,15 @@ def test_no_ring_is_one_line(tmp_path):
     (tmp_path / "data").mkdir()
     result = run(tmp_path, "ls")
     assert (result.exit_code, "there is no key ring" in result.output) == (1, True)
+
+
+def test_a_ring_is_made_where_there_is_none_and_never_over_another(tmp_path):
+    (tmp_path / "data").mkdir()
+    assert run(tmp_path, "make").exit_code == 0
+    before = (tmp_path / "data.keys").read_text()
+    result = run(tmp_path, "make")
+    assert (result.exit_code, "is there already" in result.output) == (1, True)
+    assert (tmp_path / "data.keys").read_text() == before
+    elsewhere = tmp_path / "secret"
+    assert run(tmp_path, "make", "--keys", str(elsewhere)).exit_code == 0
+    assert len(KeyRing.load(elsewhere).keys) == 1

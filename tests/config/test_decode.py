@@ -121,7 +121,7 @@ def test_a_nearly_right_word_is_offered() -> None:
 def test_what_is_missing_is_named() -> None:
     """At the place of its parent."""
     assert "m.yaml:1:1: `calls` is required" in complaint("rate: {per: 1s}", DomainSettings)
-    assert "`upstream` is required" in complaint("{}", ToolSettings)
+    assert "`match` is required" in complaint("operations: {x: {tier: read}}", ToolSettings)
 
 
 def test_a_compensator_may_be_a_line_alone() -> None:

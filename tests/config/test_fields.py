@@ -6,7 +6,7 @@ import pytest
 
 from gateway.config.fields import REQUIRED, choices, fields_of, is_settings, summary
 from gateway.core.breaker import BreakerSettings
-from gateway.core.manifest import Manifest, OperationSettings, ToolSettings
+from gateway.core.manifest import Manifest, OperationSettings
 from gateway.core.server import ServerSettings
 from gateway.core.setting import Format
 
@@ -16,7 +16,7 @@ def test_marks_are_read_from_the_field() -> None:
     slow_after = fields_of(BreakerSettings)["slow_after"]
     assert (slow_after.kind, slow_after.is_optional, slow_after.formats) == (float, True, {Format.SECONDS})
     assert slow_after.bounds == {"exclusiveMinimum": 0}
-    assert fields_of(ToolSettings)["upstream"].default is REQUIRED
+    assert fields_of(OperationSettings)["match"].default is REQUIRED
     assert choices(fields_of(OperationSettings)["tier"].kind) == ("read", "reversible", "compensable", "pivot")
     assert summary(Manifest) == "Everything the gateway knows about the tools."
 

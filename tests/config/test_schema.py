@@ -29,7 +29,7 @@ def test_every_shipped_file_fits_its_schema(path: Path) -> None:
     "manifest",
     [
         {"tols": {}},
-        {"tools": {"a": {}}},
+        {"tools": {"a": {"upstream": "http://a", "operations": {"x": {"tier": "read"}}}}},
         {"tools": {"a": {"upstream": "http://a", "breaker": {"window": 3}}}},
         {"tools": {"a": {"upstream": "http://a", "breaker": {"cooldown": "soon"}}}},
         {"tools": {"a": {"upstream": "http://a", "operations": {"x": {"match": "GET /", "tier": "no"}}}}},

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gateway.core.codes import Code
+from gateway.core.keys import undo_key
 from gateway.core.manifest import ApprovalPolicy, Tier, TimeoutSettings
 from gateway.core.outcome import Refusal
 from gateway.core.records import (
@@ -41,14 +44,18 @@ from gateway.core.saga import (
     FinishUnwinding,
     Freeze,
     IntendCompensation,
+    NoteRecoveryFailure,
     Nothing,
     Open,
     RefuseCompensation,
+    Rewind,
+    Savepoint,
     Skip,
     SkipCompensation,
     Stuck,
     Undo,
     Wait,
+    admits_repeat,
     decide,
     next_undo,
     residue,
@@ -350,6 +357,158 @@ ALL_RECORDS: list[Record] = [
 @pytest.mark.parametrize("record", ALL_RECORDS, ids=lambda record: type(record).__name__)
 def test_every_record_reads_back_as_it_was_written(record: Record) -> None:
     assert decode(*encode(record)) == record
+
+
+def test_steps_that_ran_at_the_same_time_are_undone_without_waiting_for_each_other() -> None:
+    """Only what began after a step was over may depend on it (dbos-inc/dbos-transact-py#688)."""
+    run = opened().given(begin(operation(), "a"), begin(operation(), "b"), committed_step(2), Abort(reason="x"))
+    undo = next_undo(run.state)
+    assert isinstance(undo, Undo)
+    assert undo.step.number == 2, "step 1 is in flight, but began before step 2 was over"
+
+
+def test_a_step_waits_for_one_in_flight_that_may_depend_on_it() -> None:
+    run = opened().given(begin(operation(), "a"), committed_step(1), begin(operation(), "b"), Abort(reason="x"))
+    waiting = next_undo(run.state)
+    assert isinstance(waiting, Wait)
+    assert waiting.step.number == 2
+
+
+def test_a_step_settled_late_is_undone_in_its_place() -> None:
+    """The agent went on after it was told "unknown", so what came after may rest on it and is undone first."""
+    run = opened().given(
+        begin(operation(), "a"), Doubt(step=1, fault="timeout", detail="late"),
+        begin(operation(), "b"), committed_step(2), committed_step(1), Abort(reason="x"),
+    )  # fmt: skip
+    undo = next_undo(run.state)
+    assert isinstance(undo, Undo)
+    assert undo.step.number == 2
+
+
+def test_a_failure_that_may_be_partial_is_undone_in_its_place() -> None:
+    run = opened().given(
+        begin(operation(), "a"), committed_step(1),
+        begin(operation(), "b"), Fail(step=2, fault="server", detail="half", compensator=UNDO), Abort(reason="x"),
+    )  # fmt: skip
+    undo = next_undo(run.state)
+    assert isinstance(undo, Undo)
+    assert undo.step.number == 2
+    run.given(IntendCompensation(step=2, salt=SALT), FinishCompensation(step=2))
+    assert run.state.steps[2].state is StepState.COMPENSATED
+
+
+def test_a_partial_failure_that_cannot_be_undone_is_residue() -> None:
+    run = opened().given(
+        begin(operation(), "a"), Fail(step=1, fault="server", detail="half", unbound="no id"), Abort(reason="x")
+    )
+    skip = next_undo(run.state)
+    assert isinstance(skip, Skip)
+    assert skip.is_residue
+
+
+def test_a_rewind_undoes_what_was_intended_after_the_savepoint_and_nothing_else() -> None:
+    run = opened().given(
+        begin(operation(), "a"), committed_step(1), Savepoint(name="here"),
+        begin(operation(), "b"), committed_step(2), Rewind(savepoint="here", reason="dead end"),
+    )  # fmt: skip
+    undo = next_undo(run.state)
+    assert isinstance(undo, Undo)
+    assert undo.step.number == 2
+    run.given(IntendCompensation(step=2, salt=SALT), FinishCompensation(step=2), FinishUnwinding())
+    assert run.state.phase is Phase.PREPARING
+    assert run.state.steps[1].state is StepState.COMMITTED
+    assert kinds(run.when(begin(operation(), "b"))) == ["StepIntended"]
+
+
+def test_an_abort_widens_a_rewind_and_a_restart_goes_on_with_it() -> None:
+    run = opened().given(
+        begin(operation(), "a"), committed_step(1), Savepoint(name="here"), Rewind(savepoint="here", reason="x"),
+        Abort(reason="all of it"),
+    )  # fmt: skip
+    undo = next_undo(run.state)
+    assert isinstance(undo, Undo)
+    assert undo.step.number == 1
+    run.given(IntendCompensation(step=1, salt=SALT), FinishCompensation(step=1), FinishUnwinding())
+    assert run.state.phase is Phase.ABORTED_CLEAN
+
+
+def test_a_rewind_needs_a_savepoint_that_is_there_and_no_pivot() -> None:
+    run = opened().given(Savepoint(name="here"))
+    unknown = run.when(Rewind(savepoint="there", reason="x"))
+    assert isinstance(unknown, Refusal)
+    assert "it has: here" in unknown.detail
+    run.given(begin(operation(Tier.PIVOT), "p"), committed_step(1))
+    late = run.when(Rewind(savepoint="here", reason="x"))
+    assert isinstance(late, Refusal)
+    assert late.code is Code.PIVOT_ORDER
+
+
+def test_a_savepoint_later_than_the_one_rewound_to_is_forgotten() -> None:
+    run = opened().given(
+        Savepoint(name="one"), Savepoint(name="two"), Rewind(savepoint="one", reason="x"), FinishUnwinding()
+    )
+    assert list(run.state.savepoints) == ["one"]
+
+
+def test_a_new_stage_takes_a_savepoint_with_its_first_intent_in_one_append() -> None:
+    run = opened()
+    first = replace(begin(operation(), "a"), stage="provision")
+    assert kinds(run.when(first)) == ["SavepointTaken", "StepIntended"]
+    run.given(first)
+    assert kinds(run.when(replace(begin(operation(), "b"), stage="provision"))) == ["StepIntended"]
+
+
+def test_with_on_stuck_continue_the_run_freezes_only_after_the_rest_is_undone() -> None:
+    run = Dialogue().given(
+        Open(agent="ann", on_stuck="continue"), begin(operation(), "a"), committed_step(1),
+        begin(operation(), "b"), committed_step(2), Abort(reason="x"), IntendCompensation(step=2, salt=SALT),
+    )  # fmt: skip
+    assert kinds(run.when(RefuseCompensation(step=2, fault="client_error", detail="no"))) == ["CompensationRefused"]
+    run.given(RefuseCompensation(step=2, fault="client_error", detail="no"))
+    undo = next_undo(run.state)
+    assert isinstance(undo, Undo)
+    assert undo.step.number == 1
+    run.given(IntendCompensation(step=1, salt=SALT), FinishCompensation(step=1))
+    assert kinds(run.when(FinishUnwinding())) == ["TrajectoryFrozen"]
+
+
+def test_the_third_failure_of_recovery_in_a_row_freezes_the_run() -> None:
+    """dbos-inc/dbos-transact-py#805: an item that could not be recovered stayed pending for ever."""
+    run = opened().given(begin(operation(), "a"), committed_step(1), Abort(reason="x"))
+    broke = NoteRecoveryFailure(where="undoing", error="KeyError: 'x'")
+    run.given(broke, broke)
+    assert run.state.phase is Phase.COMPENSATING
+    assert kinds(run.when(broke)) == ["RecoveryFailed", "TrajectoryFrozen"]
+
+
+def test_progress_begins_the_count_of_failures_anew() -> None:
+    run = opened().given(begin(operation(), "a"), committed_step(1), Abort(reason="x"))
+    broke = NoteRecoveryFailure(where="undoing", error="KeyError")
+    run.given(broke, broke, IntendCompensation(step=1, salt=SALT), FinishCompensation(step=1))
+    assert run.state.recovery_failures == 0
+
+
+def test_an_effect_that_came_back_is_undone_once_more_under_another_key() -> None:
+    run = opened().given(
+        begin(operation(), "a"), committed_step(1), Abort(reason="x"), IntendCompensation(step=1, salt=SALT)
+    )
+    (second,) = run.when(IntendCompensation(step=1, salt=SALT, turn=2))  # type: ignore[misc]
+    assert isinstance(second, CompensationIntended)
+    assert second.key != undo_key(SALT, "r1", 1)
+    run.fold([second])
+    assert run.when(IntendCompensation(step=1, salt=SALT, turn=2)) == []
+
+
+def test_a_frozen_run_sends_nothing_and_an_unwinding_one_only_to_settle() -> None:
+    run = opened().given(begin(operation(), "a"), Abort(reason="x"))
+    assert admits_repeat(run.state, is_in_doubt=True) is None
+    refusal = admits_repeat(run.state, is_in_doubt=False)
+    assert refusal is not None
+    assert refusal.code is Code.TRAJECTORY_CLOSED
+    run.given(Freeze(incident="X", detail="y"))
+    frozen = admits_repeat(run.state, is_in_doubt=True)
+    assert frozen is not None
+    assert frozen.code is Code.TRAJECTORY_FROZEN
 
 
 class RunMachine(RuleBasedStateMachine):

@@ -292,6 +292,29 @@ async def test_the_oldest_waiting_append_decides_about_health(store, make):
     assert committer.is_healthy
 
 
+async def test_a_disk_that_hangs_fails_who_waits_and_refuses_newcomers_until_it_answers(store, make):
+    """A hanging disk reports no error, and every wait must end. What became of the batch is unknown until it is read."""
+    committer = make(patience_s=0.001)
+    store.gate.clear()
+    running, lazy = committer.append(append("a", 0)), committer.append(append("b", 0), lazy=True)
+    await store.called.wait()
+    queued = committer.append(append("c", 0))
+    for future in (running, lazy, queued):
+        with pytest.raises(JournalUnavailable, match="has not answered"):
+            await future
+    with pytest.raises(JournalUnavailable, match="has not answered"):
+        await committer.append(append("d", 0))
+    assert not committer.is_healthy
+    store.gate.set()
+    while not committer.is_healthy:
+        await passes(1)
+    assert store.batches == [["a", "b"]]
+    with pytest.raises(JournalUnavailable, match="read the run again"):
+        await committer.append(append("a", 1))
+    committer.fences.lift("d", committer.fences.find("d"))
+    await committer.append(append("d", 0))
+
+
 async def test_each_commit_is_told_with_its_entries_and_seconds(store, make):
     told = []
     committer = make(on_commit=lambda entries, seconds: told.append((entries, seconds)))

@@ -134,7 +134,7 @@ def main() -> None:
     options = parser.parse_args()
     failed = 0
     for seed in range(options.first, options.first + options.cuts):
-        with tempfile.TemporaryDirectory(dir=".") as folder:
+        with tempfile.TemporaryDirectory() as folder:
             if lost := asyncio.run(lost_after(Path(folder), seed)):
                 failed += 1
                 print(f"seed {seed}: {'; '.join(lost)}", flush=True)

@@ -117,6 +117,30 @@ async def test_a_journal_that_was_pruned_opens_and_goes_on(journal, data):
     assert (found.verdict, found.archived) == (Verdict.OK, 4)
 
 
+async def test_runs_from_before_the_seal_go_too(tmp_path):
+    """They would otherwise stand at the head of the queue for ever."""
+    from gateway.journal import schema
+
+    data = tmp_path / "old"
+    data.mkdir()
+    connection = sqlite3.connect(data / "journal.db", isolation_level=None)
+    schema.configure(connection)
+    schema.migrate(connection, schema.load_migrations()[:1], 1)
+    for n in range(1, 4):
+        connection.execute("INSERT INTO head VALUES (?, ?, 1, 'succeeded', 0, 'agent', 1, 1)", (n, f"old-{n}"))
+        connection.execute("INSERT INTO record VALUES (?, ?, 1, 'k', 1, CAST('{}' AS BLOB))", (n, n))
+    connection.close()
+    journal = await SqliteJournal.open(data)
+    await close_runs(journal, ["sealed"])
+    assert (await journal.prune(2_000)).records == 5
+    await journal.close()
+    (file,) = (data / "archive").iterdir()
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["event_id"] for line in lines] == ["old-1#1", "old-2#1", "old-3#1", "sealed#1", "sealed#2"]
+    found = verify_folder(data)
+    assert (found.verdict, found.archived) == (Verdict.OK, 2)
+
+
 async def test_counters_follow_what_is_pruned(journal):
     await close_runs(journal, ["a", "b"])
     await journal.append(append("open", 0))

@@ -583,6 +583,16 @@ async def test_a_close_that_is_cancelled_still_closes(data):
     await again.close()
 
 
+async def test_a_checkpoint_that_cannot_be_written_does_not_keep_the_journal_from_closing(data):
+    """A ring and a checkpoint on a read-only mount: the journal itself is sound."""
+    journal = await SqliteJournal.open(data, checkpoint=data / "none" / "told")
+    await journal.append(append("run", 0))
+    await journal.close()
+    journal = await SqliteJournal.open(data)
+    assert len(await journal.read("run")) == 1
+    await journal.close()
+
+
 async def test_each_group_commit_is_told(data):
     told = []
     journal = await SqliteJournal.open(data, on_commit=lambda entries, seconds: told.append(entries))

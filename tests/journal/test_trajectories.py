@@ -315,3 +315,29 @@ async def test_reads_of_a_run_that_ended_are_not_written_after_its_end() -> None
     await do(runs, run, Commit())
     runs.flush_reads()
     assert [entry.kind for entry in await journal.read("r1")][-2:] == ["ReadsObserved", "TrajectoryCommitted"]
+
+
+async def test_calls_that_open_a_run_at_the_same_time_share_one_run() -> None:
+    """Found by the simulation: one look-up ended after the other had written, and a second live copy took its place."""
+    journal = MemoryJournal()
+    runs = trajectories(journal)
+    waiting = asyncio.ensure_future(runs.find("r1"))
+    await asyncio.sleep(0)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    await do(runs, run, begin())
+    again = asyncio.ensure_future(runs._load("r1"))
+    assert await waiting in (None, run)
+    assert await again is run
+    assert runs.get("r1") is run
+
+
+async def test_the_intent_of_a_step_is_read_back_from_the_journal() -> None:
+    journal = MemoryJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    await do(runs, run, begin(), Complete(step=1, reply=OK), begin("a2"), Doubt(step=2, fault="timeout", detail="late"))
+    intended = await runs.intent(run, 2)
+    assert (intended.step, intended.action) == (2, "a2")
+    assert runs.in_doubt() == ["r1"]
+    await do(runs, run, Complete(step=2, reply=OK))
+    assert runs.in_doubt() == []

@@ -322,3 +322,28 @@ def _go_on_when_stuck() -> AbstractContextManager[Any]:
 @mutation("doubts are settled in the background")
 def _no_settler() -> AbstractContextManager[Any]:
     return _patch(settler.Settler, "run_once", lambda self: 0)
+
+
+@mutation("a rewind stops at its savepoint")
+def _rewind_all() -> AbstractContextManager[Any]:
+    return _patch(trajectory.Trajectory, "undone_since", property(lambda self: 0))
+
+
+@mutation("a rewind undoes what came after its savepoint")
+def _rewind_nothing() -> AbstractContextManager[Any]:
+    def since(self: Any) -> int:
+        return 0 if self.rewinding is None else 10_000
+
+    return _patch(trajectory.Trajectory, "undone_since", property(since))
+
+
+@mutation("a connection that broke leaves the tool its time")
+def _no_grace() -> AbstractContextManager[Any]:
+    @contextlib.contextmanager
+    def everywhere() -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for module in (idempotency, retry):
+                stack.enter_context(_patch(module, "still_working_s", lambda *args: 0.0))
+            yield
+
+    return everywhere()

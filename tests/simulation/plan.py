@@ -33,6 +33,7 @@ class Plan:
     """A run: what it does, after which group it changes its mind, and what the network and the tools have in store.
 
     `cut_after_s`: an operator aborts the run then, whatever it is doing. A reckless agent goes on past unknown outcomes.
+    `rewind`: a savepoint is taken after the first of the two groups, and rewound to after the second, once.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Plan:
     faults: int = 0
     undo_faults: int = 0
     cut_after_s: float | None = None
+    rewind: tuple[int, int] | None = None
     is_reckless: bool = False
     fault_ratio: float = 0.3
     refused_undo: frozenset[str] = frozenset()
@@ -81,6 +83,8 @@ def drawn(rng: random.Random) -> Plan:
         tool = rng.choice(tools)
         groups.append((Action(tool, "go", f"{tool}-pivot"),))
         groups.extend((each,) for each in _AFTER if rng.random() < 0.3)
+    plain = len([group for group in groups if group[0].verb == "make" and not group[0].item.endswith("after")])
+    rewind = (rng.randrange(plain - 1), plain - 1) if plain > 1 and rng.random() < 0.25 else None
     refused = frozenset({rng.choice(made).item}) if rng.random() < 0.08 else frozenset()
     return Plan(
         "drawn",
@@ -88,6 +92,7 @@ def drawn(rng: random.Random) -> Plan:
         abort_after=rng.randrange(len(groups)) if rng.random() < 0.35 else None,
         on_stuck="continue" if rng.random() < 0.3 else "stop",
         faults=rng.choice((0, 1, 2, 4, 12)),
+        rewind=rewind,
         undo_faults=rng.choice((0, 0, 1, 3)),
         cut_after_s=rng.random() * 8 if rng.random() < 0.15 else None,
         is_reckless=rng.random() < 0.3,
@@ -112,7 +117,7 @@ def canonical() -> list[Plan]:
     The deployment: sandbox, address, build, firewall, and a name that is taken (409), so four steps are undone. The trap: a
     second irreversible step is asked for after the pivot, and refused. The trace of six turns: a clone and a look (reads are
     left out here: they leave no record that matters), a database whose answer is lost on the way, a migration that is
-    refused and repaired, the crash itself, and the pivot after the gate.
+    refused and repaired, the crash itself, and the pivot after the gate. The hanging call lands long after it was given up.
     """
     return [
         Plan(
@@ -147,4 +152,5 @@ def canonical() -> list[Plan]:
             ),
             script={"probed-database": [Fate.ANSWER_LOST], "keyed-repaired": [Fate.LOST], "brief-deploy": [Fate.LATE]},
         ),
+        Plan("hanging", _chain(Action("probed", "make", "probed-late")), script={"probed-late": [Fate.LATE]}),
     ]

@@ -4,33 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from gateway.config.source import ManifestSource
-from gateway.core.call import Call
+from gateway.core.call import Call, Handler
 from gateway.core.codes import Code
 from gateway.core.manifest import Tier
 from gateway.core.message import BytesBody, Request
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
-from gateway.core.saga import Abort, Commit, Open
+from gateway.core.saga import Abort, Commit, Open, Rewind, Savepoint
 from gateway.core.tool import Catalog
 from gateway.core.trajectory import Phase
 from gateway.journal import Conflict, JournalError, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.pipeline import Stages
 from gateway.probes.http import HttpProbe
+from gateway.probes.verifier import HttpVerifier
 from gateway.stages.admission import AdmissionStage
+from gateway.stages.approval import ApprovalStage
 from gateway.stages.breaker import REMEMBERED, BreakerStage
 from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
 from gateway.stages.idempotency import IdempotencyStage
 from gateway.stages.journal import JournalStage
+from gateway.stages.outbox import OutboxStage
+from gateway.stages.recovery import RecoveryStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
 from gateway.stages.settle import Settle
 from gateway.stages.telemetry import TelemetryStage
 from gateway.telemetry import Telemetry
+from gateway.workers.finalizer import Finalizer
 from gateway.workers.settler import Settler
 from gateway.workers.unwinder import Unwinder
 from tests.simulation.plan import Action, Plan
@@ -85,23 +92,46 @@ class SimTelemetry(Telemetry):
             self.world.bugs.append(f"{where}: {type(error).__name__}: {error}")
 
 
+@cache
+def _telemetry() -> SimTelemetry:
+    """One for all processes: its registry of metrics is dear to make."""
+    return SimTelemetry()
+
+
+class _PassOn:
+    """Stands for a stage that the simulated manifest asks nothing of."""
+
+    async def __call__(self, call: Call, proceed: Handler) -> Outcome:
+        return await proceed(call)
+
+
+def _stages(**real: Any) -> Stages:
+    others = {each.name: _PassOn() for each in fields(Stages) if each.name not in real}
+    return Stages(**real, **others)
+
+
 class Process:
     """Build it inside a running loop, `start` it, and let the agent `act`."""
 
     def __init__(self, world: World, rng: random.Random, plan: Plan) -> None:
         self.world, self.plan = world, plan
         clock = self.clock = SimClock(world, rng)
-        telemetry = SimTelemetry(clock)
-        telemetry.world = world
+        telemetry = _telemetry()
+        telemetry.world, telemetry._clock = world, clock
         journal = self.journal = SimJournal(world)
         self.trajectories = Trajectories(journal, clock, telemetry, salt=SALT)
         breaker = BreakerStage(clock, telemetry, journal.remember)
         self._breaker = breaker
         probers = {"http": HttpProbe(catalog, clock)}
-        stages = Stages(
+        stages = _stages(
             telemetry=TelemetryStage(clock, telemetry),
+            recovery=RecoveryStage(self.trajectories, clock, telemetry, journal.remember),
             idempotency=IdempotencyStage(self.trajectories, journal, clock),
             saga=SagaStage(self.trajectories, journal, telemetry),
+            approval=ApprovalStage(
+                self.trajectories, HttpVerifier(lambda: self.pipeline, catalog, clock), clock, telemetry
+            ),
+            outbox=OutboxStage(self.trajectories, clock, telemetry),
             deadline=DeadlineStage(clock, telemetry),
             retry=RetryStage(clock, telemetry, Settle(probers, clock)),
             admission=AdmissionStage(clock, telemetry, breaker.peek),
@@ -114,6 +144,8 @@ class Process:
         self.pipeline = stages.pipeline()
         self.settler = Settler(self.trajectories, self.pipeline, catalog, clock, telemetry)
         self.unwinder = Unwinder(self.trajectories, self.pipeline, catalog, clock, telemetry, self.settler, probers)
+        self.finalizer = Finalizer(self.trajectories, self.pipeline, catalog, clock, telemetry)
+        self.trajectories.on_finalizing = lambda name: asyncio.get_running_loop().call_soon(self.finalizer.wake, name)
         self.trajectories.on_unwinding = lambda: asyncio.get_running_loop().call_soon(self.unwinder.run_once)
 
     async def main(self) -> None:
@@ -129,6 +161,7 @@ class Process:
             if was is not run.state.phase and was is not Phase.COMPENSATING:
                 raise Violation(f"restart changed run {run.state.id} from {was} to {run.state.phase}")
         self.unwinder.run_once()
+        self.finalizer.run_once()
         settling = asyncio.ensure_future(self.settler.run())
         cutting = asyncio.ensure_future(self._cut())
         await self._act()
@@ -147,12 +180,14 @@ class Process:
     # --- the agent: lives outside, so what it knows is in the world
 
     async def _act(self) -> None:
-        for group in self.plan.groups:
+        for number, group in enumerate(self.plan.groups):
             results = await asyncio.gather(
                 *(self._do(action) for action in group if action.item not in self.world.acked)
             )
             if not all(results):
                 return await self._abort("a step failed")
+            if self.plan.rewind is not None and not self.world.rewound:
+                await self._rewind(number, *self.plan.rewind)
             if self.plan.abort_after is not None and group is self.plan.groups[self.plan.abort_after]:
                 return await self._abort("changed its mind")
         await self._commit()
@@ -231,6 +266,25 @@ class Process:
             await self.clock.sleep(5.0)
         return None
 
+    async def _rewind(self, number: int, savepoint: int, last: int) -> None:
+        """Take the savepoint after its group; go back to it after the last one, and do without what is undone."""
+        run = await self._run()
+        if run is None or number not in (savepoint, last):
+            return
+        if number == savepoint and "here" not in run.state.savepoints:
+            await self._decided(run, Savepoint(name="here"))
+        if number != last or "here" not in run.state.savepoints:
+            return
+        since = run.state.savepoints["here"]
+        names = {digest(f"{a.tool} {a.target}").hex(): a.item for a in self.plan.actions}
+        later = [names[s.action] for s in run.state.steps.values() if s.intended > since]
+        if await self._decided(run, Rewind(savepoint="here", reason="a dead end")) is None:
+            while (await self._run() or run).state.phase is Phase.COMPENSATING:
+                await self.clock.sleep(5.0)
+            if (await self._run() or run).state.phase is Phase.PREPARING:
+                self.world.note(f"AGENT rewound past {later}")
+                self.world.rewound = [*later, "done"]
+
     async def _commit(self) -> None:
         for _ in range(200):
             run = await self._run()
@@ -243,7 +297,7 @@ class Process:
         found = await self.trajectories.named(RUN, Open(agent="agent", on_stuck=self.plan.on_stuck))
         return None if isinstance(found, Refusal) else found
 
-    async def _decided(self, run: Run, command: Abort | Commit) -> Refusal | None:
+    async def _decided(self, run: Run, command: Abort | Commit | Savepoint | Rewind) -> Refusal | None:
         try:
             return await self.trajectories.decided(run, command)
         except (JournalUnavailable, Conflict):

@@ -110,8 +110,10 @@ def check(world: World, plan: Plan, state: Trajectory) -> None:
     _check_lifo(world, state, undone)
     match state.phase:
         case Phase.SUCCEEDED:
-            if undone:
-                raise Violation(f"the run is committed, and undone: {sorted(undone)}")
+            if wrong := undone.keys() - set(world.rewound):
+                raise Violation(f"the run is committed, and undone: {sorted(wrong)}")
+            if left := {item for item in world.rewound if item in made and item not in undone}:
+                raise Violation(f"the run was rewound, and {sorted(left)} still stands")
             if state.in_doubt or state.in_flight:
                 raise Violation(f"the run is committed with steps {sorted(state.in_doubt | state.in_flight)} unsettled")
             known = {entry.item for entry in world.ledger}

@@ -9,7 +9,7 @@ import pytest
 from tests.simulation.plan import Plan, canonical
 from tests.simulation.schedule import Report, play
 
-ENDS = {"deployment": "aborted_clean", "double pivot": "succeeded", "six turns": "succeeded"}
+ENDS = {"deployment": "aborted_clean", "double pivot": "succeeded", "six turns": "succeeded", "hanging": "succeeded"}
 PARTS = 4
 
 
@@ -51,7 +51,7 @@ def test_the_lost_answer_of_the_third_turn_is_settled_before_anything_is_repeate
 def test_it_ends_the_same_whatever_point_the_process_ends_at(plan: Plan, part: int) -> None:
     """langchain-ai/langgraph#8039, #8234: a kill between two records executed a step again."""
     points = undisturbed(plan).handled
-    assert points > 100
+    assert points > 50
     failed = []
     for crash_at in range(1 + part, points + 1, PARTS):
         try:

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+
 import pytest
 
 from tests.simulation.mutations import MUTATIONS
-from tests.simulation.schedule import play_seed
+from tests.simulation.plan import canonical
+from tests.simulation.schedule import Report, play, play_seed
 
-SEEDS = 600
+SEEDS = 1500
 
 
-@pytest.mark.timeout(120)
+def schedules() -> Iterator[Callable[[], Report]]:
+    """The hanging call, with the process ended while it hangs, then whatever the seeds bring."""
+    (hanging,) = [plan for plan in canonical() if plan.name == "hanging"]
+    for seed in range(8):
+        for crash_at in (20, 30, 40, 50):
+            yield partial(play, hanging, random.Random(seed), [crash_at])
+    for seed in range(SEEDS):
+        yield partial(play_seed, seed)
+
+
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("step", MUTATIONS)
 def test_without_this_step_the_simulation_turns_red(step: str) -> None:
     with MUTATIONS[step]():
-        for seed in range(SEEDS):
+        for schedule in schedules():
             try:
-                play_seed(seed)
+                schedule()
             except Exception:
                 return
     pytest.fail(f"{SEEDS} schedules did not notice that a step is missing: {step}")
+
+
+def test_with_every_step_in_place_the_same_schedules_are_green() -> None:
+    for schedule in itertools.islice(schedules(), 100):
+        schedule()

@@ -24,7 +24,7 @@ from gateway.journal.memory import MemoryJournal
 
 __all__ = ["Entry", "Fate", "SimEgress", "SimJournal", "Violation", "World"]
 
-LATEST_S = 3.0
+LATEST_S = 3.5
 """A message arrives within this time or never: less than any probe's `delay`, which is what `delay` promises."""
 
 LAG_S = 2.0
@@ -86,6 +86,7 @@ class World:
     bugs: list[str] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
     boots: int = 0
+    rewound: list[str] = field(default_factory=list)
 
     def violate(self, text: str) -> NoReturn:
         """Note that an invariant is broken, wherever this is called from; the schedule ends with it."""

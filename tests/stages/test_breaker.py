@@ -12,7 +12,7 @@ from gateway.core.breaker import BreakerSettings
 from gateway.core.call import Call
 from gateway.core.codes import Code
 from gateway.core.fault import Fault
-from gateway.core.manifest import Tier
+from gateway.core.manifest import IdempotencySettings, Tier
 from gateway.core.outcome import Failed, Outcome, Rejected, Success
 from gateway.core.tool import ToolSpec
 from gateway.egress import StreamBroken
@@ -170,6 +170,19 @@ async def test_any_call_but_an_irreversible_one_is_a_canary(tier: Tier, is_idemp
     if tier is Tier.PIVOT:
         assert code_of(outcome) is Code.CIRCUIT_OPEN
         assert bench.dispatched == 3
+
+
+async def test_an_irreversible_call_in_doubt_may_be_the_canary_under_its_key() -> None:
+    """Found by the simulation: nobody else came, so the doubt could never be settled and the run froze."""
+    pivot = operation_of("go", Tier.PIVOT)
+    keyed = Bench(tool_of("payments", pivot, idempotency=IdempotencySettings()))
+    await keyed.open()
+    await keyed.clock.advance(30.0)
+    assert isinstance(await keyed.send(Success(reply_of()), keyed.call(is_in_doubt=True)), Success)
+    keyless = Bench(tool_of("payments", pivot))
+    await keyless.open()
+    await keyless.clock.advance(30.0)
+    assert code_of(await keyless.send(Success(reply_of()), keyless.call(is_in_doubt=True))) is Code.CIRCUIT_OPEN
 
 
 async def read_through(outcome: Outcome) -> None:

@@ -1,0 +1,209 @@
+"""The egress that knows MCP servers: takes a `CALL`, finds the session, and brings back an HTTP-shaped answer.
+
+It stands in front of the HTTP egress behind the same protocol, so breaker, retry, admission, journal and saga see one more
+tool and nothing else. Listings and everything that is not a call of a tool go through `request`, beside the pipeline.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from gateway.clock import Clock
+from gateway.core.codes import Dispatched
+from gateway.core.fault import Broken, Fault
+from gateway.core.mcp import Message, members, replaced
+from gateway.core.mcp_answer import reply_of
+from gateway.core.mcp_session import Client
+from gateway.core.mcp_tools import called
+from gateway.core.message import Body, BytesBody, Reply, Request, first_header
+from gateway.core.tool import ToolSpec
+from gateway.egress import Egress, Timings
+from gateway.egress.mcp_http import HttpServer
+from gateway.egress.mcp_link import OWN_CLIENT, Answer, Exchange, OnEvent, OnQuestion, Server, Session
+from gateway.egress.mcp_stdio import StdioServer
+
+__all__ = ["KEY_META", "McpEgress"]
+
+KEY_META = "dev.seawall/idempotencyKey"
+"""Where a server that honours keys (`idempotency:` in the manifest) finds the step's own, in `_meta`."""
+
+ROUNDS_MAX = 10
+"""How often a server may ask before it answers; what the SDKs allow."""
+
+_RUNS_KEPT = 10_000
+
+
+class McpEgress:
+    """An `Egress` for both kinds of tools.
+
+    Args:
+        http: sends to HTTP tools, and carries Streamable HTTP.
+        clock: for pauses between starts of child processes.
+    """
+
+    def __init__(self, http: Egress, clock: Clock) -> None:
+        self.on_event: OnEvent = lambda tool, method, params: None
+        self.on_question: OnQuestion = _nobody
+        self.child_capabilities: Mapping[str, object] = {"sampling": {}, "elicitation": {}}
+        self._http = http
+        self._clock = clock
+        self._servers: dict[str, Server] = {}
+        self._specs: dict[str, ToolSpec] = {}
+        self._retired: list[Server] = []
+        self._clients: OrderedDict[tuple[str, str], Client] = OrderedDict()
+
+    async def send(self, tool: ToolSpec, request: Request, timings: Timings) -> Reply | Broken:
+        """Send once; see `Egress`."""
+        if tool.mcp is None:
+            return await self._http.send(tool, request, timings)
+        given = request.exchange
+        exchange = given if isinstance(given, Exchange) else Exchange(client=self._client_of(tool, given))
+        try:
+            arguments = await _text(request.body)
+            params = _call_params(tool, arguments, exchange, request)
+        except ValueError as error:
+            return Broken(Fault.CLIENT_ERROR, Dispatched.NO, f"nothing was sent to {tool.name}: {error}")
+        answer = await self.request(
+            tool, "tools/call", params, exchange, timings, has_side_effects=request.has_side_effects
+        )
+        return reply_of(answer) if isinstance(answer, Message) else answer
+
+    async def request(
+        self,
+        tool: ToolSpec,
+        method: str,
+        params: str | None,
+        exchange: Exchange,
+        timings: Timings,
+        *,
+        has_side_effects: bool = False,
+    ) -> Answer:
+        """Send any request to a server and return what came back."""
+        session = await self.session(tool, exchange.client, timings)
+        if isinstance(session, Reply | Broken):
+            return session
+        answer = await session.request(method, params, exchange, timings, has_side_effects=has_side_effects)
+        if exchange.client.is_modern or not session.facts.is_modern:
+            return answer
+        for _ in range(ROUNDS_MAX):
+            if not _asks_for_input(answer) or exchange.ask is None:
+                break
+            assert isinstance(answer, Message)
+            params = await _with_input(params or "{}", answer, exchange)
+            answer = await session.request(method, params, exchange, timings, has_side_effects=has_side_effects)
+        return answer
+
+    async def session(self, tool: ToolSpec, client: Client, timings: Timings) -> Session | Reply | Broken:
+        """Return the session with a server for a client."""
+        return await self._server(tool).session(client, timings)
+
+    async def end(self, tool: ToolSpec, client: Client) -> None:
+        """End a client's session with a server."""
+        if tool.name in self._servers:
+            await self._servers[tool.name].end(client)
+
+    def note(self, trajectory: str, tool: ToolSpec, client: Client) -> None:
+        """Remember with whose session a run's steps were made, so that they are undone with the same."""
+        key = (trajectory, tool.name)
+        self._clients[key] = client
+        self._clients.move_to_end(key)
+        if len(self._clients) > _RUNS_KEPT:
+            self._clients.popitem(last=False)
+
+    def _client_of(self, tool: ToolSpec, run: object) -> Client:
+        return self._clients.get((run, tool.name), OWN_CLIENT) if isinstance(run, str) else OWN_CLIENT
+
+    def _server(self, tool: ToolSpec) -> Server:
+        """Return the server of a tool; one that was reconfigured is replaced, and closed once nobody can be using it."""
+        known = self._servers.get(tool.name)
+        if known is not None and self._specs[tool.name].digest == tool.digest:
+            return known
+        if known is not None:
+            self._retired.append(known)
+        assert tool.mcp is not None
+        server: Server
+        if tool.mcp.command:
+            server = StdioServer(tool, self._clock, self._heard, self._asked, capabilities=self.child_capabilities)
+        else:
+            server = HttpServer(tool, self._http, self._heard, self._asked)
+        self._servers[tool.name], self._specs[tool.name] = server, tool
+        return server
+
+    def _heard(self, tool: str, method: str, params: str | None) -> None:
+        self.on_event(tool, method, params)
+
+    async def _asked(self, tool: str, client: Client, method: str, params: str | None) -> Message | None:
+        return await self.on_question(tool, client, method, params)
+
+    async def keep_only(self, tools: Mapping[str, ToolSpec]) -> None:
+        """Close servers that are no longer in the manifest, and those that were replaced, once nobody uses them."""
+        for name in [name for name in self._servers if name not in tools]:
+            self._retired.append(self._servers.pop(name))
+            del self._specs[name]
+        idle = [server for server in self._retired if not server.in_flight]
+        self._retired = [server for server in self._retired if server.in_flight]
+        for server in idle:
+            await server.close()
+
+    async def close(self) -> None:
+        """Close all connections and child processes. May be repeated."""
+        servers, self._servers, self._retired = [*self._servers.values(), *self._retired], {}, []
+        for server in servers:
+            await server.close()
+        await self._http.close()
+
+
+async def _nobody(tool: str, client: Client, method: str, params: str | None) -> Message | None:
+    return None
+
+
+def _asks_for_input(answer: Answer) -> bool:
+    return isinstance(answer, Message) and answer.value.get("resultType") == "input_required"
+
+
+async def _with_input(params: str, answer: Message, exchange: Exchange) -> str:
+    """Put a stateless server's questions to a client of the other era; return the params with its answers."""
+    asked = members(answer.result or "{}")
+    responses: dict[str, str] = {}
+    for key, (raw, value) in members(asked.get("inputRequests", ("{}", {}))[0]).items():
+        if isinstance(value, dict) and isinstance(method := value.get("method"), str) and exchange.ask is not None:
+            said = await exchange.ask(method, members(raw).get("params", ("{}", {}))[0])
+            responses[key] = said.result or '{"action":"cancel"}'
+    changes: dict[str, str | None] = {"inputResponses": _joined(responses) if responses else None}
+    if "requestState" in asked:
+        changes["requestState"] = asked["requestState"][0]
+    return replaced(params, changes)
+
+
+def _call_params(tool: ToolSpec, arguments: str, exchange: Exchange, request: Request) -> str:
+    """Return the params of `tools/call`: what the agent sent, with the name and the arguments of the step."""
+    members(arguments)
+    name = called(request.target.decode("ascii"))
+    meta = dict(exchange.meta)
+    for field in (b"traceparent", b"tracestate"):
+        if (value := first_header(request.headers, field)) is not None:
+            meta[field.decode()] = json.dumps(value.decode("latin-1"))
+    if tool.idempotency is not None:
+        key = first_header(request.headers, tool.idempotency.header.lower().encode("ascii"))
+        if key is not None:
+            meta[KEY_META] = json.dumps(key.decode("latin-1"))
+    parts = {"name": json.dumps(name), "arguments": arguments, **exchange.params}
+    if meta:
+        parts["_meta"] = _joined(meta)
+    return _joined(parts)
+
+
+def _joined(parts: Mapping[str, str]) -> str:
+    return "{" + ",".join(f"{json.dumps(key)}:{raw}" for key, raw in parts.items()) + "}"
+
+
+async def _text(body: Body | None) -> str:
+    if body is None:
+        return "{}"
+    data = body.data if isinstance(body, BytesBody) else b"".join([piece async for piece in body.chunks()])
+    return data.decode() or "{}"
+
+
+_proof: type[Egress] = McpEgress

@@ -1,0 +1,732 @@
+"""MCP, free of any transport: a message comes in, its answer goes out, and what the servers say meanwhile with it.
+
+`tools/call` is a step and goes down the pipeline. `tools/list` shows what was agreed to. Everything else belongs to a
+server: behind an endpoint of its own it is passed on as it is, byte for byte; behind the endpoint of all servers it is
+sent to the server that the name (`server__name`) or the URI belongs to, and lists are put together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, assert_never
+
+from gateway import __version__
+from gateway.clock import Clock
+from gateway.core.call import Call
+from gateway.core.canonical import action_digest, fingerprint
+from gateway.core.codes import Code
+from gateway.core.fault import Broken
+from gateway.core.mcp import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    Message,
+    error_message,
+    members,
+    notification,
+    replaced,
+    result_message,
+)
+from gateway.core.mcp_answer import is_error, refusal_result
+from gateway.core.mcp_era import ENVELOPE, MODERN, for_legacy, for_modern
+from gateway.core.mcp_operations import BadArguments, built, result_of
+from gateway.core.mcp_session import Client
+from gateway.core.mcp_tools import CALL, Definition, joined, operation_of, parted, target_of
+from gateway.core.message import Body, BytesBody, Headers, Reply, Request, first_header
+from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
+from gateway.core.tool import AmbiguousPath, Catalog, Operation, ToolSpec
+from gateway.egress import StreamBroken, Timings
+from gateway.egress.mcp import McpEgress
+from gateway.egress.mcp_http import UPSTREAM_HTTP
+from gateway.egress.mcp_link import Answer, Exchange
+from gateway.ingress.mcp_conversations import Conversation, Outbox
+from gateway.ingress.mcp_listing import Listed, Listings
+from gateway.journal.trajectories import Trajectories
+
+__all__ = ["CALL_KEY", "RUN_KEY", "Foreign", "McpService", "Party"]
+
+CALL_KEY: Final = "dev.seawall/call"
+"""Where the run and the step of a call stand, in `_meta` of its result."""
+RUN_KEY: Final = "dev.seawall/trajectory"
+"""Where a client may name the run, in `_meta` of a call."""
+KEYS: Final = ("dev.seawall/idempotencyKey", "idempotencyKey", "agentbarrier/idempotencyKey")
+"""Where a client may name its own key, in `_meta` of a call; the last two are names that others use."""
+
+ANSWER_LIMIT = 64 << 20
+LISTS: Final = {
+    "prompts/list": "prompts",
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+}
+_BY_URI: Final = frozenset({"resources/read", "resources/subscribe", "resources/unsubscribe"})
+_OWN_PARAMS: Final = frozenset({"name", "arguments", "_meta"})
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+_KEY = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,255}")
+SEAWALL: Final = {"name": "seawall", "title": "Seawall", "version": __version__}
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A server's HTTP answer that the client has to see as it is: 401 with its WWW-Authenticate."""
+
+    reply: Reply
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Party:
+    """Who a message is from, and the way back.
+
+    Attributes:
+        conversation: of the client; a stateless request has one of its own.
+        tool: the server that the endpoint is for; None for all of them.
+        outbox: where notifications and questions that belong to this request go.
+        can_ask: whether the client would see a question while it waits.
+        headers: of the HTTP request.
+        marks: header fields for the answer, filled in here.
+        delivered: to be called when the answer has reached the client, filled in here.
+        exchange: what went to the server, filled in here.
+    """
+
+    conversation: Conversation
+    tool: ToolSpec | None
+    outbox: Outbox = field(default_factory=Outbox)
+    can_ask: bool = False
+    headers: Headers = ()
+    marks: Headers = ()
+    delivered: Callable[[], None] | None = None
+    exchange: Exchange | None = None
+
+    @property
+    def client(self) -> Client:
+        """Who it is."""
+        return self.conversation.client
+
+
+class McpService:
+    """Answers messages.
+
+    Args:
+        catalog: the one in force.
+        egress: talks to the servers.
+        run: takes a call down the pipeline, finishing writes whose caller leaves.
+    """
+
+    def __init__(
+        self,
+        catalog: Callable[[], Catalog],
+        egress: McpEgress,
+        run: Callable[[Call], Awaitable[Outcome]],
+        listings: Listings,
+        trajectories: Trajectories,
+        clock: Clock,
+    ) -> None:
+        self.catalog = catalog
+        self.egress = egress
+        self.listings = listings
+        self._run = run
+        self._trajectories = trajectories
+        self._clock = clock
+        self.listeners: list[Listener] = []
+        self._owners: dict[str, str] = {}
+
+    # --- requests
+
+    async def answer(self, message: Message, party: Party) -> bytes | Foreign:
+        """Return the response to a request."""
+        try:
+            said = await self._result(message, party)
+        except ValueError as error:
+            return error_message(message.id, INVALID_PARAMS, f"params cannot be read: {error}")
+        if isinstance(said, bytes | Foreign):
+            return said
+        if party.client.is_modern:
+            said = for_modern(said, message.method, SEAWALL if party.tool is None else None)
+        else:
+            said = for_legacy(said)
+        return result_message(message.id, said)
+
+    async def _result(self, message: Message, party: Party) -> str | bytes | Foreign:
+        match message.method:
+            case "ping" if not party.client.is_modern:
+                return "{}"
+            case "initialize" | "server/discover":
+                return await self._hello(message, party)
+            case "tools/list":
+                return await self._tools(message, party)
+            case "tools/call":
+                return await self._call(message, party)
+            case "logging/setLevel":
+                return await self._log_level(message, party)
+            case "subscriptions/listen" if party.client.is_modern:
+                return await self._listen(message, party)
+        if party.tool is not None:
+            return await self._pass_on(message, party, party.tool)
+        return await self._route(message, party)
+
+    # --- greetings
+
+    async def _hello(self, message: Message, party: Party) -> str | bytes | Foreign:
+        client = party.client
+        is_greeting = message.method == "initialize"
+        if is_greeting is client.is_modern:
+            return error_message(message.id, METHOD_NOT_FOUND, f"{message.method} is not spoken in this era")
+        capabilities, info, instructions = _ALL, json.dumps(SEAWALL), None
+        if party.tool is not None and party.tool.mcp is None:
+            capabilities = '{"tools":{}}'
+        elif party.tool is not None:
+            session = await self.egress.session(party.tool, client, _timings(party.tool))
+            if isinstance(session, Broken | Reply):
+                return self._unreachable(message, party.tool, session)
+            facts = session.facts
+            capabilities, instructions = facts.raw_capabilities, facts.instructions
+            info = json.dumps(facts.info or SEAWALL)
+        parts = {"capabilities": capabilities}
+        if instructions is not None:
+            parts["instructions"] = json.dumps(instructions)
+        if is_greeting:
+            parts = {"protocolVersion": json.dumps(client.version), **parts, "serverInfo": info}
+        else:
+            parts = {
+                "supportedVersions": json.dumps(MODERN),
+                **parts,
+                "_meta": f'{{"io.modelcontextprotocol/serverInfo":{info}}}',
+            }
+        return _object(parts)
+
+    def _unreachable(self, message: Message, tool: ToolSpec, problem: Reply | Broken) -> bytes | Foreign:
+        if isinstance(problem, Reply):
+            if problem.status in (401, 403):
+                return Foreign(problem)
+            detail = f"{tool.name} answered {problem.status}"
+        else:
+            detail = problem.detail
+        return error_message(
+            message.id, INTERNAL_ERROR, f"{detail}. Other servers are not affected.", {"server": tool.name}
+        )
+
+    # --- tools
+
+    async def _tools(self, message: Message, party: Party) -> str | bytes | Foreign:
+        tool = party.tool
+        if tool is None:
+            return await self._all_tools(party)
+        if tool.mcp is None:
+            listed = await self.listings.of(tool, Exchange(client=party.client))
+            return json.dumps({"tools": [one.value for one in self.listings.visible(tool, listed)]})
+        answer = await self._ask(message, party, tool)
+        if not isinstance(answer, Message):
+            return self._unreachable(message, tool, answer)
+        if answer.result is None:
+            return _error_of(message, answer)
+        return self.listings.page(tool, answer)
+
+    async def _all_tools(self, party: Party) -> str:
+        catalog = self.catalog()
+        servers = [tool for tool in catalog.tools.values() if tool.mcp is not None or tool.is_managed]
+        exchange = Exchange(client=party.client)
+        listed = await asyncio.gather(*(self.listings.of(tool, exchange) for tool in servers))
+        found: list[dict[str, object]] = []
+        problems: dict[str, str] = {}
+        for tool, one in sorted(zip(servers, listed, strict=True), key=lambda pair: pair[0].name):
+            if one.problem is not None:
+                problems[tool.name] = one.problem
+            found += [{**item.value, "name": joined(tool.name, item.name)} for item in self.listings.visible(tool, one)]
+        result: dict[str, object] = {"tools": found}
+        if problems:
+            result["_meta"] = {"dev.seawall/unavailable": problems}
+        return json.dumps(result)
+
+    # --- a call
+
+    async def _call(self, message: Message, party: Party) -> str | bytes | Foreign:
+        params = members(message.params or "{}")
+        name = params.get("name", ("", None))[1]
+        raw, arguments = params.get("arguments", ("{}", {}))
+        if arguments is None:
+            raw, arguments = "{}", {}
+        if not isinstance(name, str) or not isinstance(arguments, dict):
+            return error_message(message.id, INVALID_PARAMS, "`name` must be a text and `arguments` an object")
+        found = self._tool_of(name, party)
+        if found is None:
+            return self._unknown(message, name, party)
+        tool, own = found
+        exchange = self._exchange(message, party, tool)
+        definition, listed = await self.listings.find(tool, own, exchange)
+        exchange.schema = None if definition is None else definition.schema
+        if self.listings.held(tool.name, own):
+            return self._told(party, _held(tool, own))
+        operation = self._operation(tool, own, definition)
+        if operation is None or (definition is None and listed.is_complete and not operation.is_declared):
+            return self._unknown(message, name, party, tool, listed)
+        call = self._made(message, party, tool, operation, own, raw, arguments, exchange)
+        if isinstance(call, Refusal):
+            return self._told(party, call)
+        return await self._answered(message, party, call, await self._run(call), exchange)
+
+    def _tool_of(self, name: str, party: Party) -> tuple[ToolSpec, str] | None:
+        if party.tool is not None:
+            return party.tool, name
+        tools = self.catalog().tools
+        found = parted(name, tools)
+        return None if found is None else (tools[found[0]], found[1])
+
+    def _operation(self, tool: ToolSpec, own: str, definition: Definition | None) -> Operation | None:
+        if tool.mcp is not None:
+            return operation_of(tool, own, definition)
+        operation = tool.operations.get(own)
+        return operation if operation is not None and operation.is_declared else None
+
+    def _made(
+        self,
+        message: Message,
+        party: Party,
+        tool: ToolSpec,
+        operation: Operation,
+        own: str,
+        raw: str,
+        arguments: Mapping[str, object],
+        exchange: Exchange,
+    ) -> Call | Refusal:
+        method, target, body = CALL, target_of(own), raw.encode()
+        headers: Headers = ((b"Content-Type", b"application/json"),)
+        sent: bytes | None = body
+        params: Mapping[str, str] = {}
+        if tool.mcp is None:
+            try:
+                method, target, headers, sent = built(operation, arguments)
+                params = tool.match(method, target).params
+            except (BadArguments, AmbiguousPath) as error:
+                return Refusal(code=Code.INVALID_ARGUMENTS, detail=f"{error}; nothing was sent.", dependency=tool.name)
+        named = _run_name(message, party)
+        if isinstance(named, Refusal):
+            return named
+        key = _caller_key(message, party)
+        if isinstance(key, Refusal):
+            return key
+        # What answers a server's own questions makes another call of it; the agent's repeats of that are repeats.
+        content = b"\0".join([body, *(f"{name}={text}".encode() for name, text in sorted(exchange.params.items()))])
+        now = self._clock.now()
+        return Call(
+            tool=tool,
+            operation=operation,
+            request=Request(
+                method,
+                target.encode("ascii"),
+                (*_context(party.headers), *headers),
+                None if sent is None else BytesBody(sent),
+                has_side_effects=not operation.is_read,
+                capture_answer=True,
+                exchange=exchange if tool.mcp is not None else None,
+            ),
+            agent=_agent(party),
+            is_agent_proven=party.client.is_proven,
+            started=now,
+            deadline=now + operation.timeouts.total,
+            trajectory=named[0],
+            is_run_named=named[1],
+            params=params,
+            caller_key=key,
+            action=action_digest(f"{tool.name}.{operation.name}", method, target, "application/json", content),
+            fingerprint=fingerprint(method, target, "application/json", content),
+        )
+
+    async def _answered(
+        self, message: Message, party: Party, call: Call, outcome: Outcome, exchange: Exchange
+    ) -> str | bytes | Foreign:
+        self._mark(party, call)
+        if call.trajectory:
+            self.egress.note(call.trajectory, call.tool, exchange.client)
+        match outcome:
+            case Success(reply, is_replay):
+                return await self._reply(message, party, call, reply, is_replay)
+            case Failed(reply=reply) if reply is not None:
+                return await self._reply(message, party, call, reply, False)
+            case Rejected(refusal):
+                if refusal.code is not Code.FOREIGN_TRAJECTORY:
+                    self._trajectories.note_refusal(call.trajectory, refusal.code, call.tool.name, call.operation.name)
+            case Failed(refusal=given):
+                refusal = given or Refusal(
+                    code=Code.UPSTREAM_CONNECT, detail=f"{call.tool.name} could not be reached; nothing was sent."
+                )
+            case InDoubt(refusal=refusal, reply=reply):
+                party.delivered = None
+                if reply is not None:
+                    await reply.aclose()
+            case _ as never:
+                assert_never(never)
+        return self._told(party, refusal, call)
+
+    async def _reply(
+        self, message: Message, party: Party, call: Call, reply: Reply, is_replay: bool
+    ) -> str | bytes | Foreign:
+        try:
+            body = await _whole(reply.body)
+        except (StreamBroken, ValueError) as error:
+            refusal = Refusal(
+                code=Code.UPSTREAM_PROTOCOL, detail=f"The answer of {call.tool.name} broke off: {error}. It was a read."
+            )
+            return self._told(party, refusal, call)
+        finally:
+            await reply.aclose()
+        kind = (first_header(reply.headers, b"content-type") or b"").decode("latin-1")
+        if call.tool.mcp is None:
+            text = result_of(reply.status, kind, body)
+        elif any(field in UPSTREAM_HTTP for field in reply.headers):
+            if reply.status in (401, 403):
+                return Foreign(Reply(reply.status, reply.reason, reply.headers, BytesBody(body)))
+            text = result_of(reply.status, kind, body)
+        elif is_error(reply):
+            return f'{{"jsonrpc":"2.0","id":{message.id},"error":{body.decode()}}}'.encode()
+        else:
+            text = body.decode()
+        if call.step is None:
+            return text
+        where = {"trajectory": call.trajectory, "step": call.step, **({"replayed": True} if is_replay else {})}
+        meta = members(text).get("_meta", ("{}", {}))
+        inner = replaced(meta[0] if isinstance(meta[1], dict) else "{}", {CALL_KEY: json.dumps(where)})
+        return replaced(text, {"_meta": inner})
+
+    def _mark(self, party: Party, call: Call) -> None:
+        if call.trajectory:
+            party.marks = ((b"Seawall-Trajectory", call.trajectory.encode("ascii")),)
+        if call.step is None or call.operation.is_read:
+            return
+        name, step = call.trajectory, call.step
+        party.marks = (*party.marks, (b"Seawall-Step", b"%d" % step))
+        party.delivered = lambda: self._trajectories.delivered(name, step)
+
+    def _told(self, party: Party, refusal: Refusal, call: Call | None = None) -> str:
+        return refusal_result(
+            refusal,
+            trajectory=None if call is None else call.trajectory or None,
+            step=None if call is None else call.step,
+        )
+
+    def _unknown(
+        self, message: Message, name: str, party: Party, tool: ToolSpec | None = None, listed: Listed | None = None
+    ) -> bytes:
+        catalog = self.catalog().tools
+        if tool is None or listed is None:
+            known = [joined(server, "") for server in catalog]
+        else:
+            own = sorted(listed.tools)
+            known = own if party.tool is not None else [joined(tool.name, one) for one in own]
+        near = difflib.get_close_matches(name, known, n=3)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        return error_message(message.id, INVALID_PARAMS, f"Unknown tool: {name[:128]}.{hint}", {"known": known[:20]})
+
+    # --- everything else
+
+    def _exchange(self, message: Message, party: Party, tool: ToolSpec) -> Exchange:
+        params = members(message.params or "{}")
+        raw, value = params.get("_meta", ("{}", {}))
+        meta = {} if not isinstance(value, dict) else {key: text for key, (text, _) in members(raw).items()}
+        own = ENVELOPE | {RUN_KEY, *KEYS}
+        client = party.client
+        if party.conversation.log_level is not None:
+            client = replace(client, log_level=party.conversation.log_level)
+        outbox, conversation = party.outbox, party.conversation
+
+        def tell(method: str, params: str | None) -> None:
+            outbox.put(notification(method, params))
+
+        async def ask(method: str, params: str | None) -> Message:
+            return await conversation.ask(outbox, method, params)
+
+        party.exchange = Exchange(
+            client=client,
+            params={key: text for key, (text, _) in params.items() if key not in _OWN_PARAMS},
+            meta={key: text for key, text in meta.items() if key not in own},
+            headers=_forwarded(party),
+            tell=tell,
+            ask=ask if party.can_ask else None,
+        )
+        return party.exchange
+
+    async def _ask(self, message: Message, party: Party, tool: ToolSpec, params: str | None = None) -> Answer:
+        """Send a request on as it is."""
+        exchange = self._exchange(message, party, tool)
+        text = params if params is not None else message.params
+        if text is not None and party.client.is_modern:
+            text = _without_envelope(text)
+        return await self.egress.request(tool, message.method, text, exchange, _timings(tool))
+
+    async def _pass_on(
+        self, message: Message, party: Party, tool: ToolSpec, params: str | None = None
+    ) -> str | bytes | Foreign:
+        if tool.mcp is None:
+            return error_message(message.id, METHOD_NOT_FOUND, f"{tool.name} is HTTP: it has tools and nothing else")
+        answer = await self._ask(message, party, tool, params)
+        if not isinstance(answer, Message):
+            return self._unreachable(message, tool, answer)
+        return _error_of(message, answer) if answer.result is None else answer.result
+
+    async def _log_level(self, message: Message, party: Party) -> str | bytes | Foreign:
+        level = message.value.get("level")
+        party.conversation.log_level = level if isinstance(level, str) else None
+        if party.tool is not None and party.tool.mcp is not None:
+            session = await self.egress.session(party.tool, party.client, _timings(party.tool))
+            if isinstance(session, Broken | Reply) or not session.facts.is_modern:
+                return await self._pass_on(message, party, party.tool)
+        return "{}"
+
+    async def notified(self, message: Message, party: Party) -> None:
+        """Take a notification of a client."""
+        if message.method == "notifications/cancelled":
+            raw = members(message.params or "{}").get("requestId", ("", None))[0]
+            task = party.conversation.running.get(raw)
+            if task is not None:
+                task.cancel()
+            return
+        if message.method == "notifications/initialized" or party.tool is None or party.tool.mcp is None:
+            return
+        session = await self.egress.session(party.tool, party.client, _timings(party.tool))
+        if not isinstance(session, Broken | Reply):
+            await session.notify(message.method, message.params)
+
+    async def attend(self, tool: ToolSpec, client: Client) -> None:
+        """Have a server's own stream open for a client that listens."""
+        session = await self.egress.session(tool, client, _timings(tool))
+        if not isinstance(session, Broken | Reply):
+            session.listen()
+
+    # --- all servers behind one endpoint
+
+    async def _route(self, message: Message, party: Party) -> str | bytes | Foreign:
+        servers = {name: tool for name, tool in self.catalog().tools.items() if tool.mcp is not None}
+        if message.method in LISTS:
+            return await self._together(message, party, servers)
+        if message.method == "prompts/get":
+            found = parted(str(message.value.get("name")), servers)
+            if found is None:
+                return error_message(message.id, INVALID_PARAMS, "no server has such a prompt")
+            params = replaced(message.params or "{}", {"name": json.dumps(found[1])})
+            return await self._pass_on(message, party, servers[found[0]], params)
+        if message.method in _BY_URI:
+            return await self._by_uri(message, party, servers)
+        if message.method == "completion/complete":
+            return await self._completion(message, party, servers)
+        detail = f"{message.method} belongs to one server: send it to /seawall/mcp/SERVER"
+        return error_message(message.id, METHOD_NOT_FOUND, detail)
+
+    async def _together(self, message: Message, party: Party, servers: Mapping[str, ToolSpec]) -> str:
+        key = LISTS[message.method]
+        answers = await asyncio.gather(*(self._pages(message, party, tool, key) for tool in servers.values()))
+        found: list[object] = []
+        for name, items in zip(servers, answers, strict=True):
+            for item in items:
+                if key == "prompts" and isinstance(item, dict):
+                    item = {**item, "name": joined(name, str(item.get("name")))}
+                elif isinstance(item, dict) and isinstance(uri := item.get("uri"), str):
+                    self._owners[uri] = name
+                    while len(self._owners) > 50_000:
+                        del self._owners[next(iter(self._owners))]
+                found.append(item)
+        return json.dumps({key: found})
+
+    async def _pages(self, message: Message, party: Party, tool: ToolSpec, key: str) -> list[object]:
+        found: list[object] = []
+        params = _without_envelope(message.params or "{}")
+        for _ in range(100):
+            answer = await self._ask(message, party, tool, params)
+            items = answer.value.get(key) if isinstance(answer, Message) else None
+            if not isinstance(answer, Message) or not isinstance(items, list):
+                break
+            found += items
+            cursor = answer.value.get("nextCursor")
+            if not isinstance(cursor, str):
+                break
+            params = replaced(params, {"cursor": json.dumps(cursor)})
+        return found
+
+    async def _by_uri(self, message: Message, party: Party, servers: Mapping[str, ToolSpec]) -> str | bytes | Foreign:
+        owner = self._owners.get(str(message.value.get("uri")))
+        candidates = [servers[owner]] if owner in servers and owner is not None else list(servers.values())
+        said: str | bytes | Foreign = error_message(message.id, INVALID_PARAMS, "no server has such a resource")
+        for tool in candidates:
+            said = await self._pass_on(message, party, tool)
+            if isinstance(said, str):
+                return said
+        return said
+
+    async def _completion(
+        self, message: Message, party: Party, servers: Mapping[str, ToolSpec]
+    ) -> str | bytes | Foreign:
+        raw, ref = members(message.params or "{}").get("ref", ("{}", {}))
+        if isinstance(ref, dict) and isinstance(name := ref.get("name"), str):
+            found = parted(name, servers)
+            if found is not None:
+                inner = replaced(raw, {"name": json.dumps(found[1])})
+                params = replaced(message.params or "{}", {"ref": inner})
+                return await self._pass_on(message, party, servers[found[0]], params)
+        return error_message(message.id, INVALID_PARAMS, "no server has what should be completed")
+
+    # --- subscriptions of the stateless era
+
+    async def _listen(self, message: Message, party: Party) -> bytes:
+        """Tell what changes until the client leaves."""
+        wanted = message.value.get("notifications")
+        filter_ = wanted if isinstance(wanted, Mapping) else {}
+        meta = f'{{"io.modelcontextprotocol/subscriptionId":{message.id}}}'
+        told = f'{{"notifications":{json.dumps(filter_)},"_meta":{meta}}}'
+        party.outbox.put(notification("notifications/subscriptions/acknowledged", told))
+        listener = Listener(party, filter_, meta)
+        self.listeners.append(listener)
+        tools = [party.tool] if party.tool is not None else [t for t in self.catalog().tools.values() if t.mcp]
+        feeds = [asyncio.ensure_future(self._feed(message, party, tool, listener)) for tool in tools if tool.mcp]
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.listeners.remove(listener)
+            for feed in feeds:
+                feed.cancel()
+        raise AssertionError
+
+    async def _feed(self, message: Message, party: Party, tool: ToolSpec, listener: Listener) -> None:
+        session = await self.egress.session(tool, party.client, _timings(tool))
+        if isinstance(session, Broken | Reply):
+            return
+        if not session.facts.is_modern:
+            session.listen()
+            for uri in listener.uris:
+                text = f'{{"uri":{json.dumps(uri)}}}'
+                await session.request(
+                    "resources/subscribe", text, Exchange(client=party.client), _timings(tool), has_side_effects=False
+                )
+            return
+        exchange = Exchange(client=party.client, tell=lambda method, params: self.heard(tool.name, method, params))
+        params = _without_envelope(message.params or "{}")
+        forever = replace(_timings(tool), idle_s=86_400.0, total_s=86_400.0)
+        await session.request(message.method, params, exchange, forever, has_side_effects=False)
+
+    def heard(self, tool: str, method: str, params: str | None) -> None:
+        """Take what a server says that belongs to no request: tell those who want to know."""
+        if method == "notifications/tools/list_changed":
+            self.listings.changed(tool)
+        for listener in self.listeners:
+            if listener.party.tool is None or listener.party.tool.name == tool:
+                listener.hear(method, params)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listener:
+    """One open subscription."""
+
+    party: Party
+    wanted: Mapping[str, object]
+    meta: str
+
+    @property
+    def uris(self) -> list[str]:
+        """The resources whose changes it wants to know."""
+        found = self.wanted.get("resourceSubscriptions")
+        return [uri for uri in found if isinstance(uri, str)] if isinstance(found, list) else []
+
+    def hear(self, method: str, params: str | None) -> None:
+        """Pass a notification on if it was asked for."""
+        key = _FILTERS.get(method)
+        is_wanted = self.wanted.get(key) is True if key is not None else False
+        if method == "notifications/resources/updated":
+            is_wanted = members(params or "{}").get("uri", ("", None))[1] in self.uris
+        if is_wanted:
+            self.party.outbox.put(notification(method, replaced(params or "{}", {"_meta": self.meta})))
+
+
+_FILTERS: Final = {
+    "notifications/tools/list_changed": "toolsListChanged",
+    "notifications/prompts/list_changed": "promptsListChanged",
+    "notifications/resources/list_changed": "resourcesListChanged",
+}
+_ALL: Final = json.dumps({
+    "tools": {"listChanged": True}, "prompts": {"listChanged": True}, "resources": {"listChanged": True},
+    "logging": {}, "completions": {},
+})  # fmt: skip
+
+
+def _object(parts: Mapping[str, str]) -> str:
+    return "{" + ",".join(f"{json.dumps(key)}:{raw}" for key, raw in parts.items()) + "}"
+
+
+def _error_of(message: Message, answer: Message) -> bytes:
+    return f'{{"jsonrpc":"2.0","id":{message.id},"error":{answer.error}}}'.encode()
+
+
+def _without_envelope(params: str) -> str:
+    raw, value = members(params).get("_meta", ("{}", {}))
+    if not isinstance(value, dict) or ENVELOPE.isdisjoint(value):
+        return params
+    rest = replaced(raw, dict.fromkeys(ENVELOPE))
+    return replaced(params, {"_meta": rest if rest != "{}" else None})
+
+
+def _timings(tool: ToolSpec) -> Timings:
+    bounds = next(iter(tool.operations.values())).timeouts
+    return Timings(connect_s=bounds.connect, first_byte_s=bounds.first_byte, idle_s=bounds.idle, total_s=bounds.total)
+
+
+def _held(tool: ToolSpec, name: str) -> Refusal:
+    return Refusal(
+        code=Code.HOLD,
+        dependency=tool.name,
+        detail=f"The definition of {tool.name}'s tool {name} is not the one that was agreed to, so it is not called; "
+        "an operator has to look at it (seawall tools diff) and accept it. Use another tool meanwhile.",
+    )
+
+
+def _run_name(message: Message, party: Party) -> tuple[str, bool] | Refusal:
+    given = first_header(party.headers, b"seawall-trajectory")
+    name = message.meta.get(RUN_KEY) if given is None else given.decode("latin-1")
+    if name is None:
+        return "", False
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        return Refusal(
+            code=Code.INVALID_ARGUMENTS,
+            detail=f"A run's name (header Seawall-Trajectory, or {RUN_KEY} in _meta) holds 1 to 128 letters, digits and "
+            ". _ : -, the first a letter or digit.",
+        )
+    return name, True
+
+
+def _caller_key(message: Message, party: Party) -> str | Refusal | None:
+    given = first_header(party.headers, b"idempotency-key")
+    key: object = next((message.meta[name] for name in KEYS if name in message.meta), None)
+    if given is not None:
+        key = given.decode("latin-1").strip('"')
+    if key is None:
+        return None
+    if not isinstance(key, str) or not _KEY.fullmatch(key):
+        return Refusal(
+            code=Code.INVALID_ARGUMENTS, detail="An idempotency key holds 1 to 255 visible ASCII characters, no quotes."
+        )
+    return key
+
+
+def _agent(party: Party) -> str:
+    return party.client.agent or "local"
+
+
+def _context(headers: Headers) -> Headers:
+    return tuple(field for field in headers if field[0].lower() in (b"traceparent", b"tracestate"))
+
+
+def _forwarded(party: Party) -> Headers:
+    """The client's own credential goes to the one server that its endpoint is for, and to nobody else."""
+    if party.tool is None:
+        return ()
+    return tuple(field for field in party.headers if field[0].lower() == b"authorization")
+
+
+async def _whole(body: Body) -> bytes:
+    if isinstance(body, BytesBody):
+        return body.data
+    data = bytearray()
+    async for piece in body.chunks():
+        data += piece
+        if len(data) > ANSWER_LIMIT:
+            raise ValueError(f"it is larger than {ANSWER_LIMIT} bytes")
+    return bytes(data)

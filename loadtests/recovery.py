@@ -1,0 +1,140 @@
+"""How long a gateway needs from opening its journal to knowing every open run: against history, and against open runs.
+
+Finished runs must not matter (the open ones are found through an index, the seal is checked at the end only), open ones cost
+in proportion. The journals are made of the records of real calls, on the disk that holds `--dir`.
+
+    python -m loadtests.recovery --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+import time
+from pathlib import Path
+
+from gateway.clock import SystemClock
+from gateway.core.records import (
+    Record,
+    RecordedReply,
+    StepCommitted,
+    StepIntended,
+    TrajectoryCommitted,
+    TrajectoryOpened,
+    encode,
+)
+from gateway.core.tool import BoundRequest
+from gateway.journal import Append, Entry
+from gateway.journal.sqlite import SqliteJournal
+from gateway.journal.trajectories import Trajectories
+from gateway.telemetry import Telemetry
+
+__all__ = ["fill", "measure", "recover"]
+
+STEPS = 3
+_TOGETHER = 400
+SIZES = ((0, 1_000), (10_000, 1_000), (100_000, 1_000), (10_000, 0), (10_000, 100), (10_000, 4_000))
+
+
+def _records(is_open: bool) -> list[Record]:
+    records: list[Record] = [TrajectoryOpened(agent="agent")]
+    for step in range(1, STEPS + 1):
+        records.append(
+            StepIntended(
+                step=step,
+                tool="pay",
+                operation="hold",
+                tier="compensable",
+                action=f"{step:032x}",
+                fingerprint=f"{step:032x}",
+                occurrence=1,
+                key=f"{step:032x}",
+                method="POST",
+                target="/v1/holds",
+            )
+        )
+        if step == STEPS and is_open:
+            break  # in flight when the process died
+        reply = RecordedReply(status=201, headers=[["Content-Type", "application/json"]], text='{"id": "h1"}' * 20)
+        undo = BoundRequest(tool="pay", method="POST", target="/v1/holds/h1/cancel")
+        records.append(StepCommitted(step=step, reply=reply, compensator=undo))
+    return records if is_open else [*records, TrajectoryCommitted()]
+
+
+async def fill(folder: Path, finished: int, unfinished: int) -> int:
+    """Write a journal with so many finished and open runs; return its records."""
+    journal = await SqliteJournal.open(folder)
+    count = 0
+    for is_open, runs in ((False, finished), (True, unfinished)):
+        entries = [Entry(kind, 1_700_000_000_000, data) for kind, data in map(encode, _records(is_open))]
+        state = "preparing" if is_open else "succeeded"
+        for start in range(0, runs, _TOGETHER):
+            names = [f"{state}-{n:08d}" for n in range(start, min(runs, start + _TOGETHER))]
+            futures = [
+                journal.append(
+                    Append(stream=name, expected=0, entries=entries, state=state, is_open=is_open, agent="agent")
+                )
+                for name in names
+            ]
+            await asyncio.gather(*futures)
+            count += len(entries) * len(names)
+    await journal.close()
+    return count
+
+
+async def recover(folder: Path) -> tuple[float, float, int]:
+    """Open the journal as a gateway does; return the seconds to open and to fold the open runs, and how many they are."""
+    started = time.perf_counter()
+    journal = await SqliteJournal.open(folder)
+    opened = time.perf_counter()
+    clock = SystemClock()
+    runs = await Trajectories(journal, clock, Telemetry(clock), salt=b"s" * 32).recover()
+    done = time.perf_counter()
+    await journal.close()
+    return opened - started, done - opened, len(runs)
+
+
+async def measure(base: Path, finished: int, unfinished: int, rounds: int) -> dict[str, object]:
+    with tempfile.TemporaryDirectory(dir=base) as folder:
+        data = Path(folder) / "data"
+        records = await fill(data, finished, unfinished)
+        opening, folding = [], []
+        for _ in range(rounds):
+            open_s, fold_s, found = await recover(data)
+            assert found == unfinished
+            opening.append(open_s)
+            folding.append(fold_s)
+        size = (data / "journal.db").stat().st_size
+    # The first recovery also writes down that what was in flight is in doubt; later ones find that done.
+    return {
+        "finished_runs": finished,
+        "open_runs": unfinished,
+        "records": records,
+        "file_mib": round(size / (1 << 20), 1),
+        "open_ms": round(sorted(opening)[rounds // 2] * 1e3, 1),
+        "first_recovery_ms": round(folding[0] * 1e3, 1),
+        "recovery_ms": round(sorted(folding)[rounds // 2] * 1e3, 1),
+    }
+
+
+def show(rows: list[dict[str, object]]) -> None:
+    names = list(rows[0])
+    print("  ".join(f"{name:>17}" for name in names))
+    for row in rows:
+        print("  ".join(f"{row[name]!s:>17}" for name in names))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dir", type=Path, default=Path(), help="a folder on the disk to measure")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = [asyncio.run(measure(options.dir, *sizes, options.rounds)) for sizes in SIZES]
+    print(json.dumps(rows, indent=2)) if options.json else show(rows)
+
+
+if __name__ == "__main__":
+    main()

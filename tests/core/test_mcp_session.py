@@ -1,0 +1,45 @@
+"""A session's id is the session."""
+
+import pytest
+
+from gateway.core.mcp_session import Client, sealed, unsealed
+
+KEY = b"k" * 32
+CLIENT = Client(
+    nonce="n",
+    scope="pay",
+    agent="a",
+    version="2025-11-25",
+    capabilities={"sampling": {}},
+    info={"name": "x", "version": "1"},
+)
+
+
+def test_what_was_sealed_comes_back() -> None:
+    """By any gateway that has the key."""
+    assert unsealed(sealed(CLIENT, KEY), KEY) == CLIENT
+
+
+def test_an_id_is_fit_for_a_header() -> None:
+    """Visible ASCII, and bounded however much a client tells of itself."""
+    chatty = Client(
+        nonce="n", version="2025-11-25", capabilities={"elicitation": {}, "experimental": {"x": "y" * 99_999}}
+    )
+    id = sealed(chatty, KEY)
+    assert len(id) < 9_000
+    assert id.isascii()
+    assert id.isprintable()
+    again = unsealed(id, KEY)
+    assert again is not None
+    assert again.can("elicitation")
+    assert not again.can("sampling")
+
+
+@pytest.mark.parametrize("text", ["", "x", "ü", "A" * 50, "A" * 50_000, sealed(CLIENT, b"other key")])
+def test_nobody_makes_one_up(text: str) -> None:
+    """A forged id would be another client."""
+    assert unsealed(text, KEY) is None
+    genuine = sealed(CLIENT, KEY)
+    for place in range(0, len(genuine), 7):
+        other = "A" if genuine[place] != "A" else "B"
+        assert unsealed(genuine[:place] + other + genuine[place + 1 :], KEY) != CLIENT or place == len(genuine) - 1

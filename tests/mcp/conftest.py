@@ -1,0 +1,45 @@
+"""Clients and servers of other people, on loopback. Their warnings are theirs."""
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SERVERS = Path(__file__).parent / "servers"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/mcp/" in str(item.path):
+            item.add_marker(pytest.mark.filterwarnings("default"))
+            item.add_marker(pytest.mark.clients)
+
+
+@pytest.fixture(scope="session")
+def everything_url() -> Iterator[str]:
+    """The server with everything, over Streamable HTTP, in both eras."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen([sys.executable, str(SERVERS / "everything.py"), str(port)], stderr=subprocess.DEVNULL)
+    try:
+        asyncio.run(_listening(port))
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def _listening(port: int) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.close()
+                return
+            await asyncio.sleep(0.05)

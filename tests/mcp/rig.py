@@ -1,0 +1,195 @@
+"""A gateway in front of MCP servers, and servers that can be told how to behave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+SERVERS = Path(__file__).parent / "servers"
+ROOT = SERVERS.parents[2]
+NPM = ROOT / "tests/mcp/npm/node_modules"
+LANGGRAPH = ROOT / ".clients/langgraph/bin/python"
+EVERYTHING = f"[{sys.executable}, {SERVERS / 'everything.py'}, stdio]"
+
+
+@dataclass
+class Ledger:
+    """A server of the handshake era with a ledger: what it did, whatever it said of it.
+
+    Attributes:
+        effects: the arguments of every write that happened, in order.
+        lose: how many answers are lost after the write was done.
+        refuse: how many calls get an HTTP status instead.
+        honours_keys: a write under a key that is known is not done again, and gets its first answer.
+    """
+
+    effects: list[dict[str, Any]] = field(default_factory=list)
+    lose: int = 0
+    refuse: int = 0
+    refuse_status: int = 503
+    refuse_headers: dict[str, str] = field(default_factory=dict)
+    honours_keys: bool = False
+    description: str = "Charge a card."
+    hold: asyncio.Event | None = None
+    calls: list[str] = field(default_factory=list)
+    keys: dict[str, Any] = field(default_factory=dict)
+    metas: list[dict[str, Any]] = field(default_factory=list)
+    authorizations: list[str | None] = field(default_factory=list)
+    sessions: int = 0
+    forget_sessions: bool = False
+    url: str = ""
+
+    def tools(self) -> list[dict[str, Any]]:
+        schema = {"type": "object", "properties": {"amount": {"type": "integer"}}}
+        return [
+            {"name": "charge", "description": self.description, "inputSchema": schema},
+            {"name": "payout", "description": "Pay out.", "inputSchema": schema},
+            {"name": "refund", "description": "Give it back.", "inputSchema": schema},
+            {
+                "name": "balance",
+                "description": "Look.",
+                "inputSchema": {"type": "object"},
+                "annotations": {"readOnlyHint": True},
+            },
+        ]
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        if request.method != "POST":
+            return web.Response(status=405)
+        body = await request.json()
+        method = body["method"]
+        self.calls.append(method)
+        self.authorizations.append(request.headers.get("Authorization"))
+        if method == "initialize":
+            self.sessions += 1
+            result = {
+                "protocolVersion": body["params"]["protocolVersion"],
+                "capabilities": {"tools": {"listChanged": True}},
+                "serverInfo": {"name": "ledger", "version": "1"},
+            }
+            return self.said(body, result, {"Mcp-Session-Id": f"s{self.sessions}"})
+        if method == "server/discover":
+            error = {"code": -32601, "message": "Method not found"}
+            return web.json_response({"jsonrpc": "2.0", "id": body["id"], "error": error})
+        if "id" not in body:
+            return web.Response(status=202)
+        if self.forget_sessions and request.headers.get("Mcp-Session-Id") != f"s{self.sessions}":
+            return web.Response(status=404)
+        if method == "tools/list":
+            return self.said(body, {"tools": self.tools()})
+        if method == "tools/call":
+            return await self.call(request, body)
+        return self.said(body, {"echo": body.get("params")})
+
+    async def call(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        if self.refuse:
+            self.refuse -= 1
+            return web.Response(status=self.refuse_status, headers=self.refuse_headers, text="not now")
+        name, arguments = body["params"]["name"], body["params"].get("arguments", {})
+        meta = body["params"].get("_meta", {})
+        self.metas.append(meta)
+        key = meta.get("dev.seawall/idempotencyKey")
+        if name == "balance":
+            return self.said(body, self.text(str(sum(one["amount"] for one in self.effects))))
+        if name == "payout":
+            return self.said(body, {**self.text("the account is frozen"), "isError": True})
+        if self.honours_keys and key in self.keys:
+            return self.said(body, self.keys[key])
+        self.effects.append({"tool": name, **arguments})
+        result = {**self.text(f"{name} {len(self.effects)}"), "structuredContent": {"id": len(self.effects)}}
+        if key is not None:
+            self.keys[key] = result
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.lose:
+            self.lose -= 1
+            assert request.transport is not None
+            request.transport.abort()
+        return self.said(body, result)
+
+    def text(self, text: str) -> dict[str, Any]:
+        return {"content": [{"type": "text", "text": text}]}
+
+    def said(self, body: dict[str, Any], result: Any, headers: dict[str, str] | None = None) -> web.Response:
+        return web.json_response({"jsonrpc": "2.0", "id": body["id"], "result": result}, headers=headers)
+
+
+@contextlib.asynccontextmanager
+async def ledger(**settings: Any) -> AsyncIterator[Ledger]:
+    """Run a ledger server."""
+    found = Ledger(**settings)
+    app = web.Application()
+    app.router.add_route("*", "/mcp", found.handle)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    found.url = f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
+    try:
+        yield found
+    finally:
+        if found.hold is not None:
+            found.hold.set()
+        await runner.cleanup()
+
+
+class Raw:
+    """An MCP client that says exactly what it is told to."""
+
+    def __init__(self, client: Any, path: str = "/seawall/mcp/pay", **headers: str) -> None:
+        self.client = client
+        self.path = path
+        self.headers = [("Accept", "application/json, text/event-stream"), *headers.items()]
+        self.next = 0
+
+    async def initialize(self, version: str = "2025-11-25", capabilities: Any = None) -> Any:
+        params = {
+            "protocolVersion": version,
+            "capabilities": capabilities or {},
+            "clientInfo": {"name": "raw", "version": "1"},
+        }
+        answer = await self.post("initialize", params)
+        self.headers.append(("Mcp-Session-Id", answer["Mcp-Session-Id"]))
+        return answer
+
+    async def post(self, method: str, params: Any = None, headers: Any = ()) -> Any:
+        self.next += 1
+        body = {"jsonrpc": "2.0", "id": self.next, "method": method}
+        if params is not None:
+            body["params"] = params
+        return await self.client.send("POST", self.path, body, headers=[*self.headers, *headers])
+
+    async def call(self, name: str, arguments: Any = None, meta: Any = None, headers: Any = ()) -> dict[str, Any]:
+        params = {"name": name, "arguments": arguments or {}}
+        if meta is not None:
+            params["_meta"] = meta
+        return result_of(await self.post("tools/call", params, headers))
+
+
+def message_of(answer: Any) -> dict[str, Any]:
+    """The response in a body, be it JSON or a stream."""
+    if (answer.get("content-type") or "").startswith("text/event-stream"):
+        lines = [line[6:] for line in answer.body.decode().splitlines() if line.startswith("data: ")]
+        return next(one for one in map(json.loads, reversed(lines)) if "method" not in one)
+    return dict(json.loads(answer.body))
+
+
+def result_of(answer: Any) -> dict[str, Any]:
+    message = message_of(answer)
+    assert "result" in message, message
+    return dict(message["result"])
+
+
+def problem_of(result: dict[str, Any]) -> dict[str, Any]:
+    """The refusal that a result carries."""
+    assert result["isError"] is True, result
+    assert result["structuredContent"] == result["_meta"]["dev.seawall/problem"]
+    return dict(result["structuredContent"])

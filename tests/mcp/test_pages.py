@@ -1,0 +1,146 @@
+"""The pages under docs/clients/, run as they stand: only addresses are put in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from tests.gateway.harness import Serving, serving
+from tests.mcp.rig import LANGGRAPH, NPM, ROOT, Ledger, ledger
+
+PAGES = ROOT / "docs/clients"
+NODE = NPM / "node/bin/node"
+S3 = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
+PAY = """
+version: 1
+tools:
+  pay:
+    mcp: {url: URL}
+    operations:
+      charge:
+        match: CALL charge
+        tier: compensable
+        compensator: {request: CALL refund, json: {amount: "${request.json.amount}"}}
+      refund: {match: CALL refund, tier: reversible, idempotent: true}
+"""
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", (PAGES / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+def git(repository: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=repository, check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+async def run(program: Path | str, file: Path, code: str, on: Serving) -> str:
+    """Run a block against a gateway, and return what it printed."""
+    file.write_text(code.replace("http://127.0.0.1:8080", on.gateway.listen))
+    process = await asyncio.create_subprocess_exec(
+        str(program),
+        str(file),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONWARNINGS": "ignore", "LANGSMITH_TRACING": "false", "OPENAI_API_KEY": "none"},
+    )
+    async with asyncio.timeout(50):
+        out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()[-3000:]
+    return out.decode()
+
+
+async def charged(tmp_path: Path, program: Path | str, file: Path, code: str) -> tuple[str, Ledger, Any]:
+    async with ledger() as server, serving(tmp_path, 0, PAY.replace("URL", server.url)) as on:
+        out = await run(program, file, code, on)
+        heads = (await on.operator.send("GET", "/api/v1/trajectories")).json["trajectories"]
+        return out, server, heads
+
+
+@pytest.mark.parametrize("page", ["python-sdk.md", "fastmcp.md", "openai-agents.md"])
+async def test_a_python_client_needs_a_url_and_no_code(tmp_path: Path, page: str) -> None:
+    """The write is done once, and the gateway knows of it."""
+    code = "\n\n".join(blocks(page, "python"))
+    _, server, runs = await charged(tmp_path, sys.executable, tmp_path / "client.py", code)
+    assert server.effects == [{"tool": "charge", "amount": 5}]
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("block", [0, 1], ids=["sdk", "client"])
+async def test_a_typescript_client_needs_a_url_and_no_code(tmp_path: Path, block: int) -> None:
+    """Version 1 of the SDK in its era, version 2 in the newest."""
+    (tmp_path / "node_modules").symlink_to(NPM)
+    code = blocks("typescript-sdk.md", "javascript")[block]
+    out, server, runs = await charged(tmp_path, NODE, tmp_path / "client.mjs", code)
+    assert server.effects == [{"tool": "charge", "amount": 5}]
+    assert ("2026-07-28" in out) is (block == 1)
+    assert '{"id":1}' in out
+    assert len(runs) == 1
+
+
+async def test_a_langgraph_run_over_mixed_tools_is_undone(tmp_path: Path) -> None:
+    """Git over MCP, payments over MCP, S3 over HTTP: the last step is refused, and nothing of the others stays."""
+    repository = tmp_path / "repository"
+    subprocess.run(["git", "init", "-q", str(repository)], check=True)
+    (repository / "notes.txt").write_text("notes")
+    for command in (
+        ["config", "user.email", "a@b.c"],
+        ["config", "user.name", "a"],
+        ["commit", "-q", "--allow-empty", "-m", "x"],
+    ):
+        subprocess.run(["git", "-C", str(repository), *command], check=True)
+    (text,) = blocks("langgraph.md", "yaml")
+    store = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    store.start()
+    try:
+        host, port = store.get_host_and_port()
+        async with ledger() as server:
+            text = text.replace("http://127.0.0.1:9000/mcp", server.url).replace("127.0.0.1:9001", f"{host}:{port}")
+            text = text.replace("${secret:store}", S3)
+            text = text.replace("[mcp-server-git]", f"[{sys.executable}, -m, mcp_server_git]")
+            async with serving(tmp_path, 0, text) as on:
+                assert (await on.agent.send("PUT", "/store/reports", b"")).status == 200
+                code = "\n\n".join(blocks("langgraph.md", "python")).replace("REPOSITORY", str(repository))
+                out = await run(LANGGRAPH, tmp_path / "graph.py", code, on)
+                assert out.splitlines() == [
+                    "git__git_add: success",
+                    "pay__charge: success",
+                    "store__put: success",
+                    "pay__payout: error",
+                    "aborted_clean",
+                ]
+                assert (await on.agent.send("GET", "/store/reports/report")).status == 404
+            assert [effect["tool"] for effect in server.effects] == ["charge", "refund"]
+        staged = subprocess.run(
+            ["git", "-C", str(repository), "diff", "--cached", "--name-only"], capture_output=True, check=True
+        )
+        assert staged.stdout == b""
+    finally:
+        store.stop()
+
+
+def test_the_manifest_of_the_mcp_page_is_good(tmp_path: Path) -> None:
+    """As `seawall check` sees it."""
+    from gateway.config.source import ManifestSource
+
+    (text,) = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs/mcp.md").read_text(), re.DOTALL | re.MULTILINE)
+    (tmp_path / "manifest.yaml").write_text(text)
+    catalog = ManifestSource(tmp_path / "manifest.yaml", is_offline=True).load()
+    assert {name for name, tool in catalog.tools.items() if tool.mcp is not None} == {"crm", "notes"}
+
+
+async def test_the_desktop_page_names_a_command_that_is_there(tmp_path: Path) -> None:
+    """What stands in the settings of a client is what the command line takes."""
+    (settings,) = blocks("desktop.md", "json")
+    server = json.loads(settings)["mcpServers"]["memory"]
+    assert server["command"] == "seawall"
+    assert server["args"][:2] == ["wrap", "--"]

@@ -1,0 +1,136 @@
+"""Long calls, streams that stay open, and what servers say unasked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.ingress import mcp as front
+from tests.gateway.harness import Serving, serving
+from tests.mcp.rig import EVERYTHING, SERVERS, Raw, ledger, message_of
+from tests.mcp.test_gateway import DECLARED, MODERN, manifest, modern_headers
+
+
+@asynccontextmanager
+async def stream(
+    on: Serving, method: str, client: Raw, body: Any, headers: Any = ()
+) -> AsyncIterator[AsyncIterator[str]]:
+    """Send a request and read the lines of its answer as they come."""
+    reader, writer = await on.agent.open()
+    data = b"" if body is None else json.dumps(body).encode()
+    fields = [*client.headers, *headers, ("Content-Type", "application/json")]
+    writer.write(on.agent.head(method, client.path, fields, len(data) if body is not None else None) + data)
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    assert " 200 " in head, head
+    assert "text/event-stream" in head
+    assert "X-Accel-Buffering: no" in head
+
+    async def lines() -> AsyncIterator[str]:
+        while line := await reader.readline():
+            text = line.decode().strip()
+            if text.startswith((":", "data:")):
+                yield text
+
+    try:
+        yield lines()
+    finally:
+        writer.close()
+
+
+async def test_a_long_call_is_kept_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle streams are reaped by what stands between (agentgateway#3393); a comment is not silence."""
+    monkeypatch.setattr(front, "STREAM_AFTER_S", 0.05)
+    monkeypatch.setattr(front, "KEEP_ALIVE_S", 0.05)
+    async with ledger(hold=asyncio.Event()) as server, serving(tmp_path, 0, manifest(server.url, DECLARED)) as on:
+        assert server.hold is not None
+        client = Raw(on.agent)
+        await client.initialize()
+        params = {"name": "charge", "arguments": {"amount": 1}}
+        body = {"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params}
+        async with stream(on, "POST", client, body) as lines:
+            for _ in range(3):
+                assert (await anext(lines)).startswith(":")
+            server.hold.set()
+            while not (line := await anext(lines)).startswith("data:"):
+                pass
+        assert json.loads(line[5:])["result"]["structuredContent"] == {"id": 1}
+
+
+async def test_leaving_a_streamed_write_detaches_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the stateless era a closed stream means "cancel"; a write that left is finished all the same."""
+    monkeypatch.setattr(front, "STREAM_AFTER_S", 0.05)
+    monkeypatch.setattr(front, "KEEP_ALIVE_S", 0.05)
+    async with ledger(hold=asyncio.Event()) as server, serving(tmp_path, 0, manifest(server.url, DECLARED)) as on:
+        assert server.hold is not None
+        client = Raw(on.agent)
+        params = {"name": "charge", "arguments": {"amount": 1}, "_meta": MODERN}
+        body = {"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params}
+        async with stream(on, "POST", client, body, modern_headers("tools/call", "charge")) as lines:
+            await anext(lines)
+        server.hold.set()
+        again = message_of(await client.post("tools/call", params, modern_headers("tools/call", "charge")))["result"]
+        assert again["structuredContent"] == {"id": 1}
+        assert again["_meta"]["dev.seawall/call"]["replayed"] is True
+        assert len(server.effects) == 1
+
+
+async def test_a_cancelled_read_is_cancelled_at_the_server(tmp_path: Path) -> None:
+    """`notifications/cancelled` of the client becomes one of ours, under our id."""
+    text = f"version: 1\ntools:\n  pay: {{mcp: {{command: [{sys.executable}, {SERVERS}/slow.py, {tmp_path}/seen]}}}}\n"
+    async with serving(tmp_path, 0, text) as on:
+        client = Raw(on.agent)
+        await client.initialize()
+        looking = asyncio.ensure_future(client.post("tools/call", {"name": "look"}))
+        seen = tmp_path / "seen"
+        while not seen.exists() or "tools/call" not in seen.read_text():
+            await asyncio.sleep(0.02)
+        cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": client.next}}
+        assert (await on.agent.send("POST", client.path, cancel, headers=client.headers)).status == 202
+        await looking
+        while "notifications/cancelled" not in seen.read_text():
+            await asyncio.sleep(0.02)
+        told = [json.loads(line) for line in seen.read_text().splitlines()]
+        call = next(one for one in told if one["method"] == "tools/call")
+        cancelled = next(one for one in told if one["method"] == "notifications/cancelled")
+        assert cancelled["params"]["requestId"] == call["id"]
+
+
+async def test_a_client_that_listens_hears_of_changed_lists(tmp_path: Path) -> None:
+    """In both eras: on the session's stream, and on a subscription."""
+    text = f"version: 1\ntools:\n  pay: {{mcp: {{command: {EVERYTHING}}}}}\n"
+    async with serving(tmp_path, 0, text) as on:
+        client = Raw(on.agent)
+        await client.initialize()
+        wanted = {"notifications": {"toolsListChanged": True}, "_meta": MODERN}
+        body = {"jsonrpc": "2.0", "id": "sub", "method": "subscriptions/listen", "params": wanted}
+        stateless = Raw(on.agent)
+        headers = modern_headers("subscriptions/listen")
+        async with (
+            stream(on, "GET", client, None) as session,
+            stream(on, "POST", stateless, body, headers) as listening,
+        ):
+            await anext(session)
+            acknowledged = json.loads((await anext(listening))[5:])
+            assert acknowledged["method"] == "notifications/subscriptions/acknowledged"
+            on.gateway._egress.on_event("pay", "notifications/tools/list_changed", None)
+            heard = json.loads((await anext(session))[5:])
+            assert heard == {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+            told = json.loads((await anext(listening))[5:])
+            assert told["params"]["_meta"] == {"io.modelcontextprotocol/subscriptionId": "sub"}
+
+
+async def test_a_session_has_one_stream(tmp_path: Path) -> None:
+    """A second one would halve what each hears."""
+    async with ledger() as server, serving(tmp_path, 0, manifest(server.url)) as on:
+        client = Raw(on.agent)
+        await client.initialize()
+        async with stream(on, "GET", client, None) as lines:
+            await anext(lines)
+            assert (await on.agent.send("GET", client.path, headers=client.headers)).status == 409

@@ -1,0 +1,51 @@
+"""The janitor: each pass bounded, nobody starved, abandoned runs end as they were opened to."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.core.saga import Freeze, Open
+from gateway.core.trajectory import Phase
+from gateway.journal.memory import MemoryJournal
+from gateway.journal.trajectories import Run, Trajectories
+from gateway.telemetry import Telemetry
+from gateway.workers.janitor import Janitor
+from tests.fakes import FakeClock
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.runs = Trajectories(MemoryJournal(), self.clock, Telemetry(), salt=b"s" * 32)
+        self.janitor = Janitor(self.runs, self.clock, Telemetry(), idle_s=300.0)
+
+    async def open(self, name: str, on_abandon: str = "escalate", ttl_s: float | None = 60.0) -> Run:
+        opening = Open(agent="ann", on_abandon=on_abandon, ttl_s=ttl_s)
+        run = await self.runs.named(name, opening)
+        assert isinstance(run, Run)
+        await self.runs.decided(run, opening)
+        return run
+
+
+@pytest.mark.parametrize(
+    ("on_abandon", "phase"),
+    [("escalate", Phase.FROZEN), ("unwind", Phase.COMPENSATING), ("commit", Phase.SUCCEEDED)],
+)
+async def test_an_abandoned_run_ends_as_it_was_opened_to(on_abandon: str, phase: Phase) -> None:
+    desk = Desk()
+    run = await desk.open("r1", on_abandon)
+    assert await desk.janitor.run_once(desk.clock.now() + 59.0) == 0
+    assert await desk.janitor.run_once(desk.clock.now() + 61.0) == 1
+    assert run.state.phase is phase
+    assert await desk.janitor.run_once(desk.clock.now() + 120.0) == 0, "once is enough"
+
+
+async def test_thousands_of_frozen_runs_do_not_starve_one_that_is_due() -> None:
+    """riverqueue/river#1318: a full page of rows that nothing could be done about hid the rows behind."""
+    desk = Desk()
+    due = await desk.open("a-due", "commit")
+    for number in range(3000):
+        await desk.runs.decided(await desk.open(f"r{number}", ttl_s=1.0), Freeze(incident="X", detail="y"))
+    for _ in range(4):
+        await desk.janitor.run_once(desk.clock.now() + 61.0)
+    assert due.state.phase is Phase.SUCCEEDED, "a thousand a pass"
