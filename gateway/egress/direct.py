@@ -95,6 +95,10 @@ class DirectEgress:
             if isinstance(made, Broken):
                 return made
             connection = made
+            if not connection.is_open:
+                return Broken(
+                    Fault.CONNECT, Dispatched.NO, f"the connection to {tool.name} closed before anything was sent"
+                )
         connection.begin(exchange, head, request.body, is_head=request.method == "HEAD")
         try:
             message = await exchange.answer
