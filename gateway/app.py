@@ -22,6 +22,7 @@ from gateway.config.errors import ConfigError
 from gateway.config.source import ManifestSource, diff
 from gateway.config.watch import changes
 from gateway.core.forwarding import via
+from gateway.core.outcome import Refusal
 from gateway.core.server import Address, JournalBackend, ServerSettings
 from gateway.core.tool import Catalog
 from gateway.egress import Egress
@@ -271,7 +272,9 @@ class Gateway:
             pseudonym,
         )
         self._listings = Listings(self.catalog, self._egress, journal, clock)
-        service = McpService(self.catalog, self._egress, self._proxy.run, self._listings, self._trajectories, clock)
+        service = McpService(
+            self.catalog, self._egress, self._proxy.run, self._listings, self._trajectories, clock, self._approval
+        )
         self._mcp = self._proxy.mcp = McpFront(
             service,
             self._spool,
@@ -373,6 +376,10 @@ class Gateway:
     ) -> None:
         """Serve one MCP server to one client over pipes, until the client closes its own."""
         await StdioFront(self._mcp, self._catalog.tools[tool], self._clock.token()).serve(reader, write)
+
+    async def _approval(self, identity: str, wait_s: float) -> Mapping[str, object] | Refusal:
+        shown = await self._runs.approval("GET", identity, wait_s)
+        return shown if isinstance(shown, Refusal) else shown.view
 
     # --- figures
 
