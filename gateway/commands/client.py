@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import http.client
 import json
+import os
 import socket
 import sys
 import urllib.error
@@ -30,6 +31,8 @@ __all__ = [
 ]
 
 _TIMEOUT_S = 60.0
+TOKEN_VARIABLE = "SEAWALL_TOKEN"  # noqa: S105 - a variable's name
+"""Environment variable with the operator's token; a variable, because a command line can be read by everybody."""
 
 
 def control_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,6 +97,8 @@ def fetch(
         handlers.append(_UnixHandler(control.removeprefix("unix:")))
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(base + path, data=data, method=method)  # noqa: S310 - the operator's own address
+    if token := os.environ.get(TOKEN_VARIABLE):
+        request.add_header("Authorization", f"Bearer {token}")
     opener = urllib.request.build_opener(*handlers)
     try:
         with opener.open(request, timeout=timeout_s) as answer:

@@ -28,6 +28,7 @@ from gateway.config.rules import (
     check_retry,
     check_secret,
     overlay,
+    read_hosts,
     upstream_of,
 )
 from gateway.config.secrets import SecretProblem, SecretSource
@@ -215,6 +216,7 @@ class _Compiler:
         credential = self._credential(entry)
         operations = _Operations(self, name, entry, effective.timeouts)
         declared = operations.compile()
+        hosts = read_hosts(entry, self._problems)
         called = operations.compile_calls()
         mcp = self._mcp(entry)
         if upstream is None:
@@ -244,6 +246,7 @@ class _Compiler:
             idempotency=settings.idempotency,
             credential=credential,
             is_strict=settings.strict,
+            hosts=hosts,
             reach=settings.reach,
             recovery=settings.recovery,
             breaker_key=self._breaker_key(upstream, credential),

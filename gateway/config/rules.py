@@ -15,6 +15,7 @@ from gateway.config.errors import Position, Problems, nearest, shown
 from gateway.config.loader import Entry, Loaded
 from gateway.config.nodes import Map
 from gateway.core.admission import AdmissionSettings
+from gateway.core.authority import HostPattern, parse_host_pattern
 from gateway.core.breaker import BreakerSettings
 from gateway.core.manifest import (
     ApprovalPolicy,
@@ -37,6 +38,7 @@ __all__ = [
     "check_retry",
     "check_secret",
     "overlay",
+    "read_hosts",
     "read_upstream",
     "upstream_of",
 ]
@@ -120,6 +122,17 @@ def read_upstream(text: str, position: Position, problems: Problems) -> Upstream
             return None
     assert default_port is not None
     return Upstream(parts.scheme, host, port or default_port, parts.path.rstrip("/"))
+
+
+def read_hosts(entry: Entry[ToolSettings], problems: Problems) -> tuple[HostPattern, ...]:
+    """Return the hosts that mean a tool where the gateway is a proxy."""
+    patterns = []
+    for index, text in enumerate(entry.settings.hosts):
+        try:
+            patterns.append(parse_host_pattern(text))
+        except ValueError as error:
+            problems.add(entry.at("hosts", index), f"`{shown(text)}` is not a host", str(error))
+    return tuple(patterns)
 
 
 def _has_dots(path: str) -> bool:

@@ -37,6 +37,7 @@ class Call:
         tool, operation, params: what the manifest says of it.
         request: what egress will send, without key and credential.
         agent: who calls, for fairness and implicit runs.
+        is_agent_proven: by a token; the call may then use that agent's runs only.
         trajectory: name of the run; empty for the agent's implicit run until the saga stage has found it.
         is_run_named: the agent named the run; else the run closes itself.
         lane: forward, compensation, probe or finalization.
@@ -73,6 +74,7 @@ class Call:
     deadline: float
     trajectory: str = ""
     is_run_named: bool = False
+    is_agent_proven: bool = False
     lane: Lane = Lane.FORWARD
     params: Mapping[str, str] = field(default_factory=dict)
     caller_key: str | None = None

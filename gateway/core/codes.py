@@ -79,6 +79,8 @@ class Code(StrEnum):
     UNKNOWN_TRAJECTORY = "ERR_UNKNOWN_TRAJECTORY"
     UNKNOWN_APPROVAL = "ERR_UNKNOWN_APPROVAL"
     UNKNOWN_INCIDENT = "ERR_UNKNOWN_INCIDENT"
+    UNAUTHENTICATED = "ERR_UNAUTHENTICATED"
+    FOREIGN_TRAJECTORY = "ERR_FOREIGN_TRAJECTORY"
     INVALID_ARGUMENTS = "ERR_INVALID_ARGUMENTS"
     PAYLOAD_TOO_LARGE = "ERR_PAYLOAD_TOO_LARGE"
     INTERNAL = "ERR_INTERNAL"
@@ -255,6 +257,14 @@ CODES: dict[Code, CodeRow] = {
         404, _C.REQUEST, False, False, _NO, "Unknown incident",
         "No incident of that name was ever opened here.",
         "List the open ones with `seawall incidents ls`."),
+    Code.UNAUTHENTICATED: CodeRow(
+        401, _C.POLICY, False, False, _NO, "Unauthenticated",
+        "No token was sent, or one that is unknown, expired, revoked, or for something else; 407 towards a proxy client.",
+        "Do not repeat the call. Ask the operator for a token (seawall token issue) and send it as Seawall-Agent-Token."),
+    Code.FOREIGN_TRAJECTORY: CodeRow(
+        403, _C.POLICY, False, False, _NO, "Another agent's run",
+        "The run that the call names belongs to another agent.",
+        "Use a run of your own: choose another name for it."),
     Code.INVALID_ARGUMENTS: CodeRow(
         422, _C.REQUEST, False, False, _NO, "Invalid request",
         "The request is malformed or does not fit the operation.",

@@ -338,6 +338,10 @@ class ToolSettings:
     timeouts: Annotated[TimeoutSettings | None, Doc("Overrides the domain's time bounds.")] = None
     idempotency: Annotated[IdempotencySettings | None, Doc("Present if the tool honours idempotency keys.")] = None
     credentials: Annotated[CredentialSettings | None, Doc("Put on each request by the gateway.")] = None
+    hosts: Annotated[
+        tuple[str, ...],
+        Doc("Further hosts that mean it where the gateway is a proxy: `host`, `host:port`, `*.domain`."),
+    ] = ()
     strict: Annotated[bool, Doc("Refuse writes that no operation declares.")] = False
     reach: Annotated[
         Reach,

@@ -18,12 +18,14 @@ from typing import Final
 
 import orjson
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from gateway.core.approval import ApprovalState, Verdict
 from gateway.core.outcome import Refusal
 from gateway.core.problem import problem
 from gateway.core.trajectory import Phase
 from gateway.ingress.desk import Desk
+from gateway.ingress.guard import who
 from gateway.ingress.mcp_listing import Listings
 from gateway.ingress.runs import Runs, Shown
 from gateway.journal import Journal, JournalError
@@ -83,8 +85,10 @@ class Control:
         readiness: Callable[[], str | None],
         statistics: Mapping[str, Statistics],
         listings: Listings,
+        guard: Middleware | None = None,
     ) -> None:
-        """`readiness` returns why calls are not welcome, or None. `statistics`: breakers, domains, manifest, status."""
+        """`readiness` returns why calls are not welcome, or None. `statistics`: breakers, domains, manifest, status.
+        `guard` asks who it is; without one nobody is asked."""
         self.listings = listings
         self.runs = runs
         self.desk = desk
@@ -92,6 +96,7 @@ class Control:
         self.metrics = metrics
         self.readiness = readiness
         self.statistics = statistics
+        self.guard = guard
 
     async def healthz(self, request: web.Request) -> web.Response:
         """Answer while the event loop turns."""
@@ -139,7 +144,7 @@ class Control:
         if body is None:
             return _json(422, {"detail": 'The body must be a JSON object such as {"reason": "…"}.'})
         reason = str(body.get("reason") or "aborted by an operator")
-        return _answer(await self.runs.abort(request.match_info["id"], reason, by="operator"))
+        return _answer(await self.runs.abort(request.match_info["id"], reason, by=who(request)))
 
     async def commit(self, request: web.Request) -> web.Response:
         """Close a run."""
@@ -273,6 +278,8 @@ class Control:
 def control_app(control: Control) -> web.Application:
     """Return the application that serves `control`."""
     app = health_app(control)
+    if control.guard is not None:
+        app.middlewares.append(control.guard)
     app.router.add_get("/api/v1/openapi.json", control.openapi)
     handlers: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
         "trajectories": control.trajectories,

@@ -16,7 +16,7 @@ import orjson
 from gateway.clock import Clock, wait_until
 from gateway.core.approval import ApprovalState, approval_view, state_at
 from gateway.core.codes import Code
-from gateway.core.message import BytesBody, Headers, first_header
+from gateway.core.message import BytesBody, Headers
 from gateway.core.outcome import Refusal
 from gateway.core.plan import Arranged, Proposed, adopt, arrange
 from gateway.core.saga import Abort, Commit, Open, Rewind, Savepoint
@@ -24,6 +24,7 @@ from gateway.core.tool import Catalog
 from gateway.core.trajectory import Phase
 from gateway.core.views import trajectory_view
 from gateway.egress.spool import Spool, TooLarge
+from gateway.ingress.caller import Caller, caller_of
 from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.ingress.proxy import preferred_wait_s, refuse
 from gateway.journal import Conflict, JournalUnavailable
@@ -54,7 +55,8 @@ class Shown:
 
 
 class Runs:
-    """The verbs, free of any framework."""
+    """The verbs, free of any framework. A run of another agent than a proven `caller` is as good as unknown; without a
+    caller (an operator asks) every run is shown."""
 
     def __init__(
         self,
@@ -80,13 +82,13 @@ class Runs:
             arguments = _arguments(body.data if isinstance(body, BytesBody) else b"")
             if isinstance(arguments, Refusal):
                 return refuse(arguments)
-            agent = (first_header(request.headers, b"seawall-agent") or request.peer.encode() or b"local").decode(
-                "latin-1"
-            )
+            caller = caller_of(request)
+            if isinstance(caller, Refusal):
+                return refuse(caller)
             if is_approval:
-                answer = await self.approval(request.method, parts[3], preferred_wait_s(request.headers))
+                answer = await self.approval(request.method, parts[3], preferred_wait_s(request.headers), caller)
             else:
-                answer = await self._route(request.method, parts[3:], arguments, agent)
+                answer = await self._route(request.method, parts[3:], arguments, caller)
         except TooLarge:
             answer = Refusal(code=Code.PAYLOAD_TOO_LARGE, detail=f"The body is larger than {_BODY_MAX} bytes.")
         except UploadBroken as error:
@@ -101,37 +103,41 @@ class Runs:
             return refuse(answer)
         return _plain(answer.status, answer.view, answer.retry_after_s)
 
-    async def _route(self, method: str, rest: list[str], arguments: dict[str, object], agent: str) -> Shown | Refusal:
+    async def _route(
+        self, method: str, rest: list[str], arguments: dict[str, object], caller: Caller
+    ) -> Shown | Refusal:
         match (method, rest):
             case ("POST", []):
-                return await self.open(arguments, agent)
+                return await self.open(arguments, caller)
             case ("GET", [name]):
-                return await self.show(name)
+                return await self.show(name, caller)
             case ("POST", [name, "plan"]):
-                return await self.plan(name, arguments, agent)
+                return await self.plan(name, arguments, caller)
             case ("POST", [name, "commit"]):
-                return await self.commit(name)
+                return await self.commit(name, caller)
             case ("POST", [name, "abort"]):
-                return await self.abort(name, str(arguments.get("reason") or "aborted by the agent"))
+                return await self.abort(name, str(arguments.get("reason") or "aborted by the agent"), caller)
             case ("POST", [name, "savepoints"]):
-                return await self.savepoint(name, arguments)
+                return await self.savepoint(name, arguments, caller)
             case ("POST", [name, "rewind"]):
-                return await self.rewind(name, arguments)
+                return await self.rewind(name, arguments, caller)
         return Refusal(
             code=Code.INVALID_ARGUMENTS,
             detail=f"{method} is not served there. Use POST …/trajectories, GET …/trajectories/ID, "
             "POST …/trajectories/ID/plan, …/commit, …/abort, …/savepoints or …/rewind.",
         )
 
-    async def open(self, arguments: dict[str, object], agent: str) -> Shown | Refusal:
+    async def open(self, arguments: dict[str, object], caller: Caller) -> Shown | Refusal:
         """Open a run: 201, or 200 if it is open already."""
-        opening = _opening(arguments, agent)
+        opening = _opening(arguments, caller.name)
         if isinstance(opening, Refusal):
             return opening
         name, command = opening
         run = await self._trajectories.named(name or f"run-{self._clock.token()}", command)
         if isinstance(run, Refusal):
             return run
+        if _is_foreign(run, caller):
+            return _foreign(run.state.id)
         if run.state.is_over:
             return Refusal(
                 code=Code.TRAJECTORY_CLOSED,
@@ -143,19 +149,21 @@ class Runs:
             await self._trajectories.decided(run, command)
         return Shown(201 if is_new else 200, trajectory_view(run.state))
 
-    async def show(self, name: str) -> Shown | Refusal:
+    async def show(self, name: str, caller: Caller | None = None) -> Shown | Refusal:
         """Show a run, open or over."""
         run = await self._trajectories.find(name)
-        if run is None:
+        if run is None or _is_foreign(run, caller):
             return _unknown(name)
         run = await self._trajectories.durable(run)
         return Shown(200, trajectory_view(run.state))
 
-    async def approval(self, method: str, identity: str, wait_s: float) -> Shown | Refusal:
+    async def approval(
+        self, method: str, identity: str, wait_s: float, caller: Caller | None = None
+    ) -> Shown | Refusal:
         """Tell an agent how its held call stands: 202 while it is undecided (or longer, with `Prefer: wait`), else 200."""
         name = identity.partition("~")[0]
         run = await self._trajectories.find(name) if method == "GET" else None
-        if run is None or identity not in run.state.approvals:
+        if run is None or _is_foreign(run, caller) or identity not in run.state.approvals:
             return Refusal(
                 code=Code.UNKNOWN_APPROVAL,
                 detail=f"No approval is called {identity[:200]!r}. GET the Location that the held call's answer gave.",
@@ -173,7 +181,7 @@ class Runs:
         is_pending = stands is ApprovalState.PENDING
         return Shown(202 if is_pending else 200, view, 2 if is_pending else None)
 
-    async def plan(self, name: str, arguments: dict[str, object], agent: str) -> Shown | Refusal:
+    async def plan(self, name: str, arguments: dict[str, object], caller: Caller) -> Shown | Refusal:
         """Put a proposed graph of steps in order, or say why it has none; with `enforce` the run has to follow it."""
         enforce = arguments.get("enforce", False)
         proposed = _proposed(arguments, self._catalog())
@@ -189,18 +197,24 @@ class Runs:
             )
         arranged = [one for one in order if isinstance(one, Arranged)]
         if enforce:
-            run = await self._trajectories.named(name, Open(agent=agent)) if _NAME.fullmatch(name) else _unknown(name)
+            run = (
+                await self._trajectories.named(name, Open(agent=caller.name))
+                if _NAME.fullmatch(name)
+                else _unknown(name)
+            )
             if isinstance(run, Refusal):
                 return run
+            if _is_foreign(run, caller):
+                return _foreign(name)
             refusal = await self._trajectories.recorded(run, adopt(run.state, arranged))
             if refusal is not None:
                 return refusal
         return Shown(200, _plan_view(name, arranged, is_enforced=enforce))
 
-    async def commit(self, name: str, *, wait_s: float = ABORT_WAIT_S) -> Shown | Refusal:
+    async def commit(self, name: str, caller: Caller | None = None, *, wait_s: float = ABORT_WAIT_S) -> Shown | Refusal:
         """Close a run as done: 200, or 202 while what was staged is still being sent."""
         run = await self._trajectories.find(name)
-        if run is None:
+        if run is None or _is_foreign(run, caller):
             return _unknown(name)
         refusal = await self._trajectories.decided(run, Commit())
         if refusal is not None:
@@ -214,30 +228,34 @@ class Runs:
         return Shown(202 if run.state.phase is Phase.FINALIZING else 200, trajectory_view(run.state))
 
     async def abort(
-        self, name: str, reason: str, *, by: str = "agent", wait_s: float = ABORT_WAIT_S
+        self,
+        name: str,
+        reason: str,
+        caller: Caller | None = None,
+        *,
+        by: str = "agent",
+        wait_s: float = ABORT_WAIT_S,
     ) -> Shown | Refusal:
         """Undo a run: 200 once it is undone, 202 while that goes on."""
         run = await self._trajectories.find(name)
-        if run is None:
+        if run is None or _is_foreign(run, caller):
             return _unknown(name)
         refusal = await self._trajectories.decided(run, Abort(reason=reason[:1000], by=by))
         if refusal is not None:
             return refusal
-        deadline = self._clock.now() + wait_s
-        while run.state.phase is Phase.COMPENSATING and (left := deadline - self._clock.now()) > 0:
-            await asyncio.wait((run.changed(),), timeout=left)
-            run = await self._trajectories.find(name) or run
-        run = await self._trajectories.durable(run)
+        run = await self._trajectories.durable(await self._undone(run, wait_s))
         if run.state.phase is Phase.FROZEN:
             return await self._trajectories.decided(run, Abort(reason=reason)) or Shown(409, trajectory_view(run.state))
         status = 202 if run.state.phase is Phase.COMPENSATING else 200
         return Shown(status, trajectory_view(run.state))
 
-    async def savepoint(self, name: str, arguments: dict[str, object], *, by: str = "agent") -> Shown | Refusal:
+    async def savepoint(
+        self, name: str, arguments: dict[str, object], caller: Caller | None = None, *, by: str = "agent"
+    ) -> Shown | Refusal:
         """Note where a run stands, to rewind to: 201. The same name again moves it."""
         wanted = arguments.get("name")
         run = await self._trajectories.find(name)
-        if run is None:
+        if run is None or _is_foreign(run, caller):
             return _unknown(name)
         if wanted is None:
             wanted = f"savepoint-{len(run.state.savepoints) + 1}"
@@ -247,12 +265,18 @@ class Runs:
         return refusal or Shown(201, {**trajectory_view(run.state), "savepoint": wanted})
 
     async def rewind(
-        self, name: str, arguments: dict[str, object], *, by: str = "agent", wait_s: float = ABORT_WAIT_S
+        self,
+        name: str,
+        arguments: dict[str, object],
+        caller: Caller | None = None,
+        *,
+        by: str = "agent",
+        wait_s: float = ABORT_WAIT_S,
     ) -> Shown | Refusal:
         """Undo what came after a savepoint: 200 once the run can go on from there, 202 while it is being undone."""
         to, reason = arguments.get("to"), arguments.get("reason")
         run = await self._trajectories.find(name)
-        if run is None:
+        if run is None or _is_foreign(run, caller):
             return _unknown(name)
         if not isinstance(to, str):
             return Refusal(code=Code.INVALID_ARGUMENTS, detail="Nothing was undone: `to` must name a savepoint.")
@@ -382,6 +406,17 @@ def _opening(arguments: dict[str, object], agent: str) -> tuple[str | None, Open
         on_stuck=str(stuck),
         ttl_s=None if ttl is None else float(ttl),
         labels=labels,
+    )
+
+
+def _is_foreign(run: Run, caller: Caller | None) -> bool:
+    return caller is not None and caller.is_proven and run.state.agent != caller.name
+
+
+def _foreign(name: str) -> Refusal:
+    return Refusal(
+        code=Code.FOREIGN_TRAJECTORY,
+        detail=f"Run {name} belongs to another agent. Choose another id, or leave it out.",
     )
 
 

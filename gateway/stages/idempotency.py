@@ -103,6 +103,8 @@ class IdempotencyStage:
         if call.trajectory:
             opening = Open(agent=call.agent, is_implicit=not call.is_run_named)
             run = await self._trajectories.named(call.trajectory, opening)
+            if isinstance(run, Run) and call.is_agent_proven and run.state.agent != call.agent:
+                return _foreign(call)
             if isinstance(run, Refusal) or is_read:
                 return run if isinstance(run, Refusal) else (run, New())
             recalled = recall(run.state, action=action, fingerprint=content, caller=caller)
@@ -255,6 +257,14 @@ def postcondition_refusal(call: Call, bad: str) -> Refusal:
         dependency=call.tool.name,
         detail=f"{call.tool.name} answered, but {bad}. The step counts as done with a bad result and is undone on abort; "
         "do not repeat it as it is.",
+    )
+
+
+def _foreign(call: Call) -> Refusal:
+    return Refusal(
+        code=Code.FOREIGN_TRAJECTORY,
+        dependency=call.tool.name,
+        detail=f"Run {call.trajectory} belongs to another agent; nothing was sent. Choose another name for your run.",
     )
 
 

@@ -12,6 +12,7 @@ from gateway.clock import Clock, settled
 from gateway.core.call import Call, Handler, Lane
 from gateway.core.codes import Code
 from gateway.core.idempotency import caller_digest
+from gateway.core.keys import derive_key
 from gateway.core.manifest import JournalMode
 from gateway.core.message import body_bytes
 from gateway.core.outcome import Outcome, Refusal, Rejected
@@ -95,7 +96,7 @@ class JournalStage:
             target=call.request.target.decode("latin-1"),
             salt=self._trajectories.salt,
             caller=None if call.caller_key is None else caller_digest(call.agent, call.tool.name, call.caller_key),
-            caller_key=call.caller_key,
+            caller_key=_key_at_tool(call, self._trajectories.salt),
             request=request,
             stage=call.stage,
             at=self._clock.at(),
@@ -186,6 +187,17 @@ def _not_undoing(run: Run, call: Call) -> Refusal:
         code=Code.TRAJECTORY_CLOSED,
         detail=f"Step {call.step} of run {run.state.id} is not to be undone (any more); nothing was sent.",
     )
+
+
+def _key_at_tool(call: Call, salt: bytes) -> str | None:
+    """Return the agent's own key as the tool gets it.
+
+    Tools know our credential, not our agents: where agents are proven, equal keys of two of them must stay two keys there,
+    or one would be given the other's answer.
+    """
+    if call.caller_key is None or not call.is_agent_proven:
+        return call.caller_key
+    return derive_key(salt, "caller", call.agent, call.tool.name, call.caller_key)
 
 
 def _unavailable(call: Call, why: str) -> Rejected:
