@@ -256,7 +256,7 @@ class McpService:
         catalog = self.catalog()
         servers = [tool for tool in catalog.tools.values() if tool.mcp is not None or tool.is_managed]
         exchange = Exchange(client=party.client)
-        listed = await asyncio.gather(*(self.listings.of(tool, exchange) for tool in servers))
+        listed = await asyncio.gather(*(self.listings.soon(tool, exchange) for tool in servers))
         found: list[dict[str, object]] = []
         problems: dict[str, str] = {}
         for tool, one in sorted(zip(servers, listed, strict=True), key=lambda pair: pair[0].name):
