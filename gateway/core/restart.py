@@ -67,7 +67,8 @@ def _missing(step: Step, catalog: Catalog, *, can_be_undone: bool) -> str | None
     }.get(step.state)
     if what is not None:
         tool = catalog.tools.get(step.tool)
-        if tool is None or step.operation not in tool.operations:
+        # An MCP server's tools need not be declared; it is asked for them anew.
+        if tool is None or (tool.mcp is None and step.operation not in tool.operations):
             return f"step {step.number} has to be {what} at {step.tool}.{step.operation}"
     undo = step.compensator if can_be_undone and step.is_to_undo else None
     if undo is not None and undo.tool not in catalog.tools:
