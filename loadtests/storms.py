@@ -110,7 +110,7 @@ def _others(folder: Path) -> str:
 def _about(name: str, told: dict[str, Any]) -> str:
     if name == "scoreboard":
         return (
-            f"{told['runs']:,} runs of nine turns, seed {told['seed']}; a fifth of the turns faulty. What the columns mean, "
+            f"Runs of nine turns, seed {told['seed']}; a fifth of the turns faulty. What the columns mean, "
             "and why our figures for the partial configurations are not the book's: "
             "[storms.md](../storms.md#the-scoreboard)."
         )

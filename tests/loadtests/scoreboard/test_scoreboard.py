@@ -57,7 +57,7 @@ def test_verdicts_are_taken_from_the_ledger_not_from_what_was_said() -> None:
     told = score(SAGA, endings, ledger, kills=0, seconds=1.0)
     assert (told.completed, told.aborted, told.neither) == (1, 1, 2)
     assert (told.doubled, told.orphans) == (1, 1)
-    assert "| saga without durable journal | 25.0% | 49.1 % |" in table([told.document()])
+    assert "| saga without durable journal | 4 | 25.0% | 49.1 % |" in table([told.document()])
 
 
 def test_a_known_key_does_nothing_more() -> None:
