@@ -13,6 +13,7 @@ from gateway.storm.plots import PLOTS
 from gateway.storm.runner import run_storm
 from gateway.storm.scenario import load
 
+pytestmark = pytest.mark.timeout(180)
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "storms.md").read_text()
 
