@@ -65,6 +65,7 @@ def index(folder: Path) -> str:
     parts = [
         "# The storm report",
         "`make storm` makes it again. How to read it, and how to storm your own tools: [storms.md](../storms.md).",
+        (folder / "notes.md").read_text().strip() if (folder / "notes.md").is_file() else "",
         _others(folder),
     ]
     for name, document in runs.items():
