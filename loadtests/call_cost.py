@@ -93,7 +93,8 @@ async def sample(port: int, process: psutil.Process, callers: int, seconds: floa
     async def call(number: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         turn = 0
-        while (started := time.perf_counter()) < end:
+        while turn == 0 or time.perf_counter() < end:
+            started = time.perf_counter()
             body = b'{"amount": %d}' % (turn * 1_000 + number)
             run = f"{name}-{number}-{turn // 20}"
             head = (
@@ -159,6 +160,9 @@ def _row(count: int, backend: str, samples: dict[tuple[int, str], list[dict[str,
         **{name: round(statistics.median(each[name] for each in made), 2) for name in made[0]},
         "added_p50_ms": round(statistics.median(added), 2),
         "added_cpu_us": round(statistics.median(cpu)),
+        # On a machine that others use, the best round is the nearest to what the journal itself costs.
+        "best_p50_ms": round(min(each["p50_ms"] for each in made), 2),
+        "best_cpu_us": round(min(each["cpu_us"] for each in made)),
     }
 
 

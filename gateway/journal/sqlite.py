@@ -296,8 +296,8 @@ class SqliteJournal:
     def _write_checkpoint(self, connection: sqlite3.Connection) -> str | None:
         sealer = self._sealer
         sealer.begin(connection)
-        if sealer.position == self._told:
-            return None
+        if sealer.position in (self._told, sealer.own):
+            return None  # nothing new, or nothing at all: a journal without records may be thrown away
         note = write_checkpoint(self._checkpoint, sealer, _now())
         self._told = sealer.position
         return note

@@ -204,6 +204,16 @@ async def test_a_whole_journal_that_was_thrown_away_shows_too(data):
         await SqliteJournal.open(data)
 
 
+async def test_a_journal_without_a_record_may_be_thrown_away(data):
+    """A first try of the gateway leaves nothing behind that has to be explained."""
+    journal = await SqliteJournal.open(data)
+    await journal.close()
+    assert not data.with_name("data.checkpoint").exists()
+    shutil.rmtree(data)
+    await fill(data)
+    assert verify_folder(data).verdict is Verdict.OK
+
+
 async def test_history_written_anew_shows_against_a_checkpoint(data, tmp_path):
     """Somebody with the key can make a chain that verifies, but not one that ends as the one before did."""
     await fill(data)
