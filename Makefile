@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 CLIENTS := .clients/.installed
 SCHEDULES ?= 50000
 
-.PHONY: setup demo test check clients k8s image dist bench chaos docs lock clean help
+.PHONY: setup demo test check clients k8s image dist bench chaos storm docs lock clean help
 
 help: ## Show what each target does
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -56,6 +56,14 @@ docs: $(STAMP) ## Write the generated pages and schemas again
 
 bench: $(STAMP) ## Compare direct calls, a bare proxy and the gateway, side by side
 	$(BIN)/python -m loadtests.bench
+
+storm: $(STAMP) ## Run every storm, the scoreboard and the crash storm; write docs/storms (about half an hour)
+	$(BIN)/python -m loadtests.scoreboard --runs 1000 --out docs/storms/scoreboard
+	$(BIN)/python -m loadtests.crashes --kills 82 --out docs/storms/crashes
+	$(BIN)/python -m loadtests.baselines --out docs/storms/baselines
+	mkdir -p docs/storms/journal
+	$(BIN)/python -m loadtests.journal_rate --json > docs/storms/journal/journal.json
+	$(BIN)/python -m loadtests.storms --out docs/storms
 
 chaos: $(STAMP) ## More schedules than the tests simulate (SCHEDULES=50000, FROM=seed), 82 kills, 1000 power cuts; failing seeds are printed
 	$(BIN)/python -m tests.simulation --schedules $(SCHEDULES) --from $(or $(FROM),1000000)

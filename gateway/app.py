@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -19,16 +22,23 @@ from gateway import __version__
 from gateway.clock import Clock, SystemClock
 from gateway.config.errors import ConfigError
 from gateway.config.source import ManifestSource, diff
+from gateway.config.tokens import TokenFile, TokenFileError
 from gateway.config.watch import changes
+from gateway.core.authority import Authority as HostAuthority
 from gateway.core.forwarding import via
 from gateway.core.server import Address, JournalBackend, ServerSettings
+from gateway.core.tokens import Tokens
 from gateway.core.tool import Catalog
 from gateway.egress import Egress
 from gateway.egress.client import ClientEgress
 from gateway.egress.direct import DirectEgress
 from gateway.egress.mcp import McpEgress
 from gateway.egress.spool import Spool
+from gateway.ingress.caller import Door
 from gateway.ingress.control import Control, control_app, health_app
+from gateway.ingress.desk import Desk
+from gateway.ingress.forward import Forward
+from gateway.ingress.guard import guard
 from gateway.ingress.http import HttpFront
 from gateway.ingress.mcp import McpFront
 from gateway.ingress.mcp_listing import Listings
@@ -36,6 +46,8 @@ from gateway.ingress.mcp_pipes import StdioFront
 from gateway.ingress.mcp_service import McpService
 from gateway.ingress.proxy import Proxy, ProxyLimits, refuse_request
 from gateway.ingress.runs import Runs
+from gateway.ingress.tunnel import TunnelDoor
+from gateway.ingress.unix import bind_unix
 from gateway.journal import Journal, JournalStats
 from gateway.journal.committer import CommitterSettings
 from gateway.journal.memory import MemoryJournal
@@ -43,23 +55,32 @@ from gateway.journal.sqlite import SqliteJournal
 from gateway.journal.trajectories import Trajectories
 from gateway.pipeline import Stages
 from gateway.probes.http import HttpProbe
+from gateway.probes.verifier import HttpVerifier
 from gateway.stages.admission import AdmissionStage
+from gateway.stages.approval import ApprovalStage
 from gateway.stages.breaker import REMEMBERED, BreakerStage
 from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
 from gateway.stages.idempotency import IdempotencyStage
 from gateway.stages.journal import JournalStage
+from gateway.stages.outbox import OutboxStage
 from gateway.stages.recovery import REPAIRS, RecoveryStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
 from gateway.stages.settle import Settle
 from gateway.stages.telemetry import TelemetryStage
 from gateway.telemetry import DomainUse, Statistics, Telemetry
+from gateway.workers.escalator import Escalator
+from gateway.workers.finalizer import Finalizer
 from gateway.workers.janitor import Janitor
 from gateway.workers.keeper import Keeper
+from gateway.workers.notifier import Notifier
 from gateway.workers.restart import recover
 from gateway.workers.settler import SettlePatience, Settler
 from gateway.workers.unwinder import Patience, Unwinder
+
+if TYPE_CHECKING:
+    from gateway.ingress.certificates import Authority
 
 __all__ = ["Gateway", "StartError"]
 
@@ -133,6 +154,8 @@ class Gateway:
             settings.manifest, secrets=settings.secrets, environ=self._environ, digest_key=digest_key
         )
         self._catalog = await asyncio.to_thread(self._source.load)
+        self._token_file = self._read_tokens()
+        self._authority = self._load_authority()
         self._build(salt, await self._journal.meta("mcp_key", bytes.fromhex(self._clock.token() + self._clock.token())))
         self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
         await self._listings.load()
@@ -141,13 +164,18 @@ class Gateway:
         await self._serve_control()
         runs = await recover(self._trajectories, self._catalog)
         self._unwinder.run_once()
+        self._finalizer.run_once()
         _log.info("recovered", extra={"event": "recovered", "open_runs": {kind.value: n for kind, n in runs.items()}})
         await self._serve_agents()
         self._spawn(self._janitor.run(), "janitor")
+        self._spawn(self._escalator.run(), "escalator")
+        self._spawn(self._notifier.run(), "notifier")
         self._spawn(self._settler.run(), "settler")
         if self._keeper is not None:
             self._spawn(self._keeper.run(), "the journal's keeper")
         self._spawn(self._refresh(), "figures")
+        if self._token_file is not None:
+            self._spawn(self._follow_tokens(self._token_file), "follow the tokens")
         if settings.watch:
             self._spawn(self._watch(), "watch the manifest")
         self._not_ready = None
@@ -180,6 +208,48 @@ class Gateway:
             )
         return journal
 
+    def _read_tokens(self) -> TokenFile | None:
+        if self.settings.tokens is None:
+            return None
+        file = TokenFile(self.settings.tokens)
+        try:
+            file.read()
+        except TokenFileError as error:
+            raise StartError(str(error)) from None
+        return file
+
+    def _load_authority(self) -> Authority | None:
+        forward = self.settings.forward
+        if not forward.intercept:
+            return None
+        # cryptography is slow to import, and few need it.
+        from gateway.ingress.certificates import Authority, AuthorityError
+
+        try:
+            authority = Authority.load(Path(forward.ca or Path(self.settings.data) / "ca"))
+        except AuthorityError as error:
+            raise StartError(f"forward.intercept: {error}") from None
+        if not authority.is_good(self._clock.at()):
+            raise StartError(
+                "forward.intercept: the authority is no longer good; make a new one with `seawall ca init`"
+            )
+        return authority
+
+    def _tokens(self) -> Tokens | None:
+        return None if self._token_file is None else self._token_file.tokens
+
+    async def _follow_tokens(self, file: TokenFile) -> None:
+        """Take over what was issued and revoked. A file that cannot be used any more changes nothing."""
+        while True:
+            await self._clock.sleep(1.0)
+            if not await asyncio.to_thread(file.has_changed):
+                continue
+            try:
+                await asyncio.to_thread(file.read)
+                _log.info("tokens read", extra={"event": "tokens", "count": len(file.tokens.entries)})
+            except TokenFileError as error:
+                _log.error("the tokens in force stay so", extra={"event": "tokens", "problem": str(error)})
+
     def _build(self, salt: bytes, mcp_key: bytes) -> None:
         settings, clock, telemetry, journal = self.settings, self._clock, self._telemetry, self._journal
         limits = settings.limits
@@ -201,6 +271,10 @@ class Gateway:
             recovery=RecoveryStage(self._trajectories, clock, telemetry, journal.remember),
             idempotency=IdempotencyStage(self._trajectories, journal, clock),
             saga=SagaStage(self._trajectories, journal, telemetry),
+            approval=ApprovalStage(
+                self._trajectories, HttpVerifier(lambda: self._pipeline, self.catalog, clock), clock, telemetry
+            ),
+            outbox=OutboxStage(self._trajectories, clock, telemetry),
             deadline=DeadlineStage(clock, telemetry),
             retry=RetryStage(clock, telemetry, Settle(probers, clock)),
             admission=AdmissionStage(clock, telemetry, breaker.peek),
@@ -208,7 +282,7 @@ class Gateway:
             journal=JournalStage(self._trajectories, clock, telemetry),
             dispatch=Dispatch(self._egress, clock, telemetry, (via(pseudonym),)),
         )
-        pipeline = self._stages.pipeline()
+        pipeline = self._pipeline = self._stages.pipeline()
         self._settler = Settler(
             self._trajectories, pipeline, self.catalog, clock, telemetry, SettlePatience(limit_s=settings.runs.settle)
         )
@@ -225,8 +299,32 @@ class Gateway:
         )
         self._exit.push_async_callback(self._unwinder.close)
         self._trajectories.on_unwinding = self._wake_unwinder
-        self._runs = Runs(self._trajectories, self._spool, clock)
+        self._finalizer = Finalizer(
+            self._trajectories, pipeline, self.catalog, clock, telemetry, Patience(elapsed_s=settings.runs.finalize)
+        )
+        self._exit.push_async_callback(self._finalizer.close)
+        self._trajectories.on_finalizing = self._wake_finalizer
+        self._notices = ClientEgress(self._spool, answer_limit=1 << 20)
+        self._exit.push_async_callback(self._notices.close)
+        self._notifier = Notifier(
+            self._trajectories,
+            self._notices,
+            lambda: self._catalog.sinks,
+            clock,
+            telemetry,
+            source=socket.gethostname(),
+        )
+        self._trajectories.on_notice = self._notifier.wake
+        self._escalator = Escalator(self._trajectories, clock, telemetry, resume=self._resume)
+        self._runs = Runs(self._trajectories, self._spool, clock, self.catalog)
         self._janitor = Janitor(self._trajectories, clock, telemetry, idle_s=settings.runs.implicit_idle)
+        self._tunnels = TunnelDoor(
+            clock,
+            limit=settings.forward.tunnels,
+            idle_s=settings.forward.tunnel_idle,
+            certificates=self._authority,
+        )
+        self._forward = Forward(settings.forward, self.catalog, self._tunnels)
         self._proxy = Proxy(
             self._catalog,
             pipeline,
@@ -237,6 +335,7 @@ class Gateway:
             telemetry,
             ProxyLimits(body_memory=limits.memory, body_max=limits.body, in_flight=limits.in_flight),
             pseudonym,
+            self._forward,
         )
         self._listings = Listings(self.catalog, self._egress, journal, clock)
         service = McpService(self.catalog, self._egress, self._proxy.run, self._listings, self._trajectories, clock)
@@ -255,6 +354,7 @@ class Gateway:
     async def _serve_control(self) -> None:
         control = Control(
             runs=self._runs,
+            desk=Desk(self._trajectories, self._clock),
             journal=self._journal,
             metrics=self._telemetry.render,
             readiness=self._readiness,
@@ -266,6 +366,7 @@ class Gateway:
                 "manifest": self._manifest_status,
                 "status": self._status,
             },
+            guard=guard(self._tokens, self._clock),
         )
         self.control = await self._serve_app(control_app(control), self.settings.control_address)
         if (address := self.settings.metrics_address) is not None:
@@ -276,7 +377,9 @@ class Gateway:
         await runner.setup()
         self._exit.push_async_callback(runner.cleanup)
         if address.path:
-            await web.UnixSite(runner, address.path).start()
+            bound = bind_unix(Path(address.path), int(self.settings.socket_mode, 8))
+            await web.SockSite(runner, bound).start()
+            self._exit.callback(Path(address.path).unlink, missing_ok=True)
             return str(address)
         await web.TCPSite(runner, address.host or None, address.port).start()
         return _url(runner.addresses[0], address)
@@ -284,20 +387,25 @@ class Gateway:
     async def _serve_agents(self) -> None:
         address = self.settings.listen_address
         limits = self.settings.limits
+        door = self._forward.handler = Door(
+            self._proxy, self._tokens, self._clock, partial(self._telemetry.refused, "other")
+        )
         self._front = HttpFront(
-            self._proxy,
+            door,
             refuse=refuse_request,
             line_bytes=limits.request_line,
             field_bytes=limits.header_field,
             fields=limits.header_fields,
         )
         self._exit.push_async_callback(self._front.close)
+        self._tunnels.adopt = self._front.adopt
         if address.path:
-            await self._front.listen_at(address.path)
+            await self._front.listen_unix(Path(address.path), int(self.settings.socket_mode, 8))
             self.listen = str(address)
             return
         port = await self._front.listen(address.host, address.port)
         self.listen = _url((address.host, port), address)
+        self._forward.own = _own_authorities(address, port)
 
     # --- the manifest in force
 
@@ -394,8 +502,10 @@ class Gateway:
             "reason": self._readiness(),
             "open_trajectories": len(self._trajectories),
             **self._proxy.statistics(),
+            **self._tunnels.statistics(),
             **self._mcp.statistics(),
             **self._unwinder.statistics(),
+            **self._finalizer.statistics(),
             **self._settler.statistics(),
             "manifest_digest": self._catalog.digest,
             "reload_problem": self.reload_problem,
@@ -412,6 +522,7 @@ class Gateway:
         self._not_ready = "shutting down"
         self._proxy.is_admitting = False
         self._front.stop_accepting()
+        self._tunnels.drain()
         began = self._clock.now()
         await self._front.wait_idle(self.settings.drain)
         cut = await self._proxy.drain(max(0.0, self.settings.drain - (self._clock.now() - began)))
@@ -428,6 +539,13 @@ class Gateway:
     def _wake_unwinder(self) -> None:
         # In the next pass of the loop: the run is being changed right now.
         asyncio.get_running_loop().call_soon(self._unwinder.run_once)
+
+    def _wake_finalizer(self, name: str) -> None:
+        asyncio.get_running_loop().call_soon(self._finalizer.wake, name)
+
+    def _resume(self) -> None:
+        self._unwinder.run_once()
+        self._finalizer.run_once()
 
     def _spawn(self, coroutine: Coroutine[object, object, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
@@ -446,6 +564,12 @@ def _url(bound: object, address: Address) -> str:
     return f"http://{host}:{port}"
 
 
+def _own_authorities(address: Address, port: int) -> frozenset[HostAuthority]:
+    """Return the names under which clients on this machine reach the listener."""
+    hosts = {address.host} | ({"127.0.0.1", "::1", "localhost"} if address.is_local or not address.host else set())
+    return frozenset(HostAuthority(host.lower(), port) for host in hosts if host)
+
+
 def _number(pool: Mapping[str, object], name: str) -> int:
     value = pool.get(name, 0)
     return value if isinstance(value, int) else 0
@@ -455,4 +579,5 @@ def _secrets(catalog: Catalog) -> list[str | bytes]:
     found: list[str | bytes] = [tool.credential[1] for tool in catalog.tools.values() if tool.credential is not None]
     for tool in catalog.tools.values():
         found += [value for _, value in tool.mcp.environment if len(value) >= 8] if tool.mcp is not None else []
+    found += [sink.secret for sink in catalog.sinks.values() if sink.secret is not None]
     return found

@@ -12,11 +12,13 @@ from functools import partial
 
 from gateway.core.call import Handler, Stage
 from gateway.stages.admission import AdmissionStage
+from gateway.stages.approval import ApprovalStage
 from gateway.stages.breaker import BreakerStage
 from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
 from gateway.stages.idempotency import IdempotencyStage
 from gateway.stages.journal import JournalStage
+from gateway.stages.outbox import OutboxStage
 from gateway.stages.recovery import RecoveryStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
@@ -33,6 +35,8 @@ class Stages:
     recovery: RecoveryStage
     idempotency: IdempotencyStage
     saga: SagaStage
+    approval: ApprovalStage
+    outbox: OutboxStage
     deadline: DeadlineStage
     retry: RetryStage
     admission: AdmissionStage
@@ -51,7 +55,8 @@ class Stages:
                 # the watchdog comes here: loops are stopped before they spend
                 self.idempotency,  # before the saga: a repeat is not a new step and needs no new legality
                 self.saga,  # before the queue: an illegal step never waits; after all attempts: one outcome, one record
-                # approval comes here: the gate in front of a pivot, once the step is known to be legal
+                self.approval,  # the gate in front of a pivot, once the step is known to be legal; waits hold no slot
+                self.outbox,  # what only leaves with the pivot is kept here: gated like any call, queued by none
                 self.deadline,  # bounds everything inside: attempts, waits, queue
                 self.retry,  # owns the attempts; each of them queues and asks the breaker anew
                 self.admission,  # one queue grants slot and rate token together; peeks at the breaker first

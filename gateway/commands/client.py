@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import getpass
 import http.client
 import json
+import os
 import socket
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -16,9 +19,20 @@ import click
 
 from gateway.commands import EXIT_REFUSED, EXIT_UNREACHABLE
 
-__all__ = ["control_option", "fetch", "json_option", "segment", "show"]
+__all__ = [
+    "control_option",
+    "fetch",
+    "json_option",
+    "moment",
+    "principal_option",
+    "reason_option",
+    "segment",
+    "show",
+]
 
 _TIMEOUT_S = 60.0
+TOKEN_VARIABLE = "SEAWALL_TOKEN"  # noqa: S105 - a variable's name
+"""Environment variable with the operator's token; a variable, because a command line can be read by everybody."""
 
 
 def control_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,6 +49,30 @@ def control_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def principal_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--by`: who decides; by default who is logged in."""
+    return click.option(
+        "--by", "principal", default=_user, envvar="SEAWALL_PRINCIPAL", help="Who decides; default: who is logged in."
+    )(command)
+
+
+def reason_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--reason`."""
+    return click.option("--reason", required=True, help="Why; it is journaled.")(command)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
+def moment(at: int) -> str:
+    """Return UTC milliseconds for people."""
+    return datetime.fromtimestamp(at / 1000, tz=UTC).isoformat(sep=" ", timespec="seconds")
 
 
 def segment(name: str) -> str:
@@ -59,6 +97,8 @@ def fetch(
         handlers.append(_UnixHandler(control.removeprefix("unix:")))
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(base + path, data=data, method=method)  # noqa: S310 - the operator's own address
+    if token := os.environ.get(TOKEN_VARIABLE):
+        request.add_header("Authorization", f"Bearer {token}")
     opener = urllib.request.build_opener(*handlers)
     try:
         with opener.open(request, timeout=timeout_s) as answer:

@@ -46,6 +46,7 @@ def explain(method: str, target: str, manifest: str, as_json: bool) -> None:
 def _facts(catalog: Catalog, method: str, target: str) -> tuple[dict[str, object], bool]:
     from gateway.config.errors import nearest
     from gateway.config.schema import duration_text
+    from gateway.core.settle import how_settled
     from gateway.core.tool import AmbiguousPath
 
     name, slash, rest = target.removeprefix("/").partition("/")
@@ -75,6 +76,7 @@ def _facts(catalog: Catalog, method: str, target: str) -> tuple[dict[str, object
         "approval": operation.approval.value,
         "undone by": operation.compensator.request.source if operation.compensator else None,
         "probed by": operation.probe.request.source if operation.probe else None,
+        "in doubt": None if operation.is_read else how_settled(tool, operation),
         "key header": tool.idempotency.header if tool.idempotency and not operation.is_read else None,
         "time": f"{duration_text(operation.timeouts.total)} in all, {duration_text(operation.timeouts.first_byte)} "
         "to the first byte",

@@ -16,6 +16,7 @@ import orjson
 
 from gateway.config.cel import NAMES, CelExpression, ExpressionProblem, compile_condition, compile_expression
 from gateway.config.errors import Position, Problems, nearest, shown
+from gateway.config.gates import GATE_NAMES, check_approval, check_gate, compile_sink
 from gateway.config.loader import Entry, Loaded
 from gateway.config.request import TOKEN, Names, compile_request
 from gateway.config.rules import (
@@ -27,6 +28,7 @@ from gateway.config.rules import (
     check_retry,
     check_secret,
     overlay,
+    read_hosts,
     upstream_of,
 )
 from gateway.config.secrets import SecretProblem, SecretSource
@@ -34,14 +36,20 @@ from gateway.config.template import SecretRef, compile_parts, secrets_in
 from gateway.core.admission import AdmissionSettings
 from gateway.core.breaker import BreakerSettings
 from gateway.core.manifest import (
+    ApprovalPolicy,
+    ApprovalSettings,
     CompensatorSettings,
     DomainSettings,
+    GateSettings,
+    LeaseSettings,
     OperationSettings,
+    PivotMode,
     ProbeSettings,
     RequestSettings,
     Tier,
     TimeoutSettings,
     ToolSettings,
+    VerifySettings,
 )
 from gateway.core.mcp_tools import CALL, CallMatcher, target_of
 from gateway.core.retry import RetrySettings
@@ -51,12 +59,15 @@ from gateway.core.tool import (
     Catalog,
     Compensator,
     Domain,
+    Gate,
+    Lease,
     McpUpstream,
     Operation,
     Probe,
     RequestTemplate,
     ToolSpec,
     Upstream,
+    Verifier,
 )
 
 __all__ = ["UNDECLARED_READ", "UNDECLARED_WRITE", "compile_catalog"]
@@ -66,6 +77,7 @@ UNDECLARED_WRITE: Final = "undeclared:write"
 """Names of the two operations that stand for all undeclared calls; the colon keeps them apart from declared names."""
 
 _COMPENSATOR: Final = Names(NAMES, {})
+_VERIFY: Final = Names(GATE_NAMES, {"response": "the request is made before there is one"})
 _PROBE: Final = Names(NAMES - {"response"}, {"response": "a probe is sent for a step whose answer never came"})
 
 
@@ -109,6 +121,7 @@ class _Compiler:
         self._key = digest_key
         self._previous = previous or Catalog({}, {})
         self._secrets: dict[str, Secret | None] = {}
+        self._gates: dict[str, Gate] = {}
 
     def catalog(self) -> Catalog:
         domains = {name: self._domain(name, entry) for name, entry in self._loaded.domains.items()}
@@ -117,6 +130,12 @@ class _Compiler:
                 check_name("a tool" if kind == "tools" else "a domain", name, position, self._problems)
         for name, secret in self._loaded.secrets.items():
             check_secret(name, secret, self._problems)
+        for name, approval in self._loaded.approvals.items():
+            check_approval(name, approval, self._problems)
+        self._gates = {name: self._gate(name, gate) for name, gate in self._loaded.gates.items()}
+        sinks = {
+            name: compile_sink(name, sink, self.secret, self._problems) for name, sink in self._loaded.incidents.items()
+        }
         tools: dict[str, ToolSpec] = {}
         for name, entry in self._loaded.tools.items():
             if (tool := self._tool(name, entry, domains)) is not None:
@@ -126,7 +145,53 @@ class _Compiler:
             if name not in self._secrets and not self._problems.has_errors:
                 self._problems.warn(secret.at(), f"secret `{shown(name)}` is not used", "remove it")
         box = {name: secret for name, secret in self._secrets.items() if secret is not None}
-        return Catalog(tools, domains, self._digest_of_all(tools, domains), SecretBox(box))
+        raised = {name: sink for name, sink in sinks.items() if sink is not None}
+        return Catalog(tools, domains, self._digest_of_all(tools, domains), SecretBox(box), raised)
+
+    def _gate(self, name: str, entry: Entry[GateSettings]) -> Gate:
+        settings = entry.settings
+        check_gate(name, entry, self._loaded, self._problems)
+        check = self.condition(settings.check, entry.at("check"), GATE_NAMES)
+        return Gate(name, check, self._verifier(settings.verify, entry), settings.lease)
+
+    def _verifier(self, settings: VerifySettings | None, entry: Entry[GateSettings]) -> Verifier | None:
+        if settings is None:
+            return None
+        expect = self.condition(settings.expect, entry.at("verify", "expect"), GATE_NAMES | {"response"})
+        template = self.request(settings, entry, settings.tool, "verify")
+        if settings.request.split(" ")[0] not in SAFE_METHODS | {"POST"}:
+            self._problems.add(
+                entry.at("verify", "request"),
+                "a verifier is a read",
+                "use GET or HEAD; POST only where a tool asks for it",
+            )
+        return None if expect is None or template is None else Verifier(settings.tool, template, expect)
+
+    def gated_by(
+        self, settings: OperationSettings, position: Position
+    ) -> tuple[ApprovalPolicy, ApprovalSettings, tuple[Gate, ...]]:
+        """Return what stands in front of an operation: whether people decide, by which policy, and the gates."""
+        gates: list[Gate] = []
+        policies: list[str] = []
+        for name in settings.gates:
+            entry = self._loaded.gates.get(name)
+            if entry is None:
+                if name not in self._loaded.names["gates"]:
+                    known = self._loaded.names["gates"]
+                    self._problems.add(position, f"unknown gate `{shown(name)}`", nearest(name, known))
+            elif entry.settings.approval is not None:
+                policies.append(entry.settings.approval)
+            else:
+                gates.append(self._gates[name])
+        if len(policies) > 1:
+            self._problems.add(position, "two gates ask people", "one policy of `approvals` decides about an operation")
+        is_required = bool(policies) or settings.approval is ApprovalPolicy.REQUIRED
+        policy = self._loaded.approvals.get(policies[0] if policies else "default")
+        return (
+            ApprovalPolicy.REQUIRED if is_required else ApprovalPolicy.NONE,
+            ApprovalSettings() if policy is None else policy.settings,
+            tuple(gates),
+        )
 
     def _domain(self, name: str, entry: Entry[DomainSettings]) -> Domain:
         settings = entry.settings
@@ -151,11 +216,16 @@ class _Compiler:
         credential = self._credential(entry)
         operations = _Operations(self, name, entry, effective.timeouts)
         declared = operations.compile()
+        hosts = read_hosts(entry, self._problems)
         called = operations.compile_calls()
         mcp = self._mcp(entry)
         if upstream is None:
             return None
-        digest = self._digest(settings, effective, credential, None if mcp is None else mcp.environment)
+        guarded = [operation for _, operation, _ in declared] + [operation for operation, _ in called.values()]
+        gated = [[one.approval, one.approved_by, [gate.name for gate in one.gates]] for one in guarded]
+        asked = {gate.name: self._loaded.gates[gate.name].settings for one in guarded for gate in one.gates}
+        environment = None if mcp is None else mcp.environment
+        digest = self._digest(settings, effective, credential, environment, gated, asked)
         old = self._previous.tools.get(name)
         if old is not None and old.digest == digest and old.domain is effective.domain:
             return old
@@ -176,6 +246,7 @@ class _Compiler:
             idempotency=settings.idempotency,
             credential=credential,
             is_strict=settings.strict,
+            hosts=hosts,
             reach=settings.reach,
             recovery=settings.recovery,
             breaker_key=self._breaker_key(upstream, credential),
@@ -280,12 +351,22 @@ class _Compiler:
                 self._problems.add(used_at, str(problem), "; ".join(filter(None, (better, problem.hint))))
         return self._secrets[name]
 
-    def condition(self, source: str | None, position: Position) -> CelExpression | None:
+    def condition(self, source: str | None, position: Position, names: frozenset[str] = NAMES) -> CelExpression | None:
         """Return a compiled condition, or None if there is none or it was reported."""
         if source is None:
             return None
         try:
-            return compile_condition(source)
+            return compile_condition(source, names)
+        except ExpressionProblem as problem:
+            self._problems.add(position, str(problem), problem.hint)
+            return None
+
+    def value(self, source: str | None, position: Position) -> CelExpression | None:
+        """Return a compiled expression of any type, or None if there is none or it was reported."""
+        if source is None:
+            return None
+        try:
+            return compile_expression(source)
         except ExpressionProblem as problem:
             self._problems.add(position, str(problem), problem.hint)
             return None
@@ -301,9 +382,13 @@ class _Compiler:
             return None
 
     def request(
-        self, settings: CompensatorSettings | ProbeSettings, entry: Entry[ToolSettings], own: str, *path: str
+        self,
+        settings: CompensatorSettings | ProbeSettings | VerifySettings,
+        entry: Entry[ToolSettings] | Entry[GateSettings],
+        own: str,
+        *path: str,
     ) -> RequestTemplate | None:
-        """Return the template of a compensator or probe, or None after reporting what is wrong with it."""
+        """Return the template of a compensator, probe or verifier, or None after reporting what is wrong with it."""
         target = self._loaded.tools.get(settings.tool or own)
         is_call = settings.request.startswith(f"{CALL} ")
         if target is not None and is_call is not (target.settings.mcp is not None):
@@ -311,7 +396,9 @@ class _Compiler:
             right = "`CALL tool` with `json` for its arguments" if not is_call else "METHOD and path"
             self._problems.add(entry.at(*path), f"`{shown(settings.tool or own)}` {what}", f"write {right}")
             return None
-        names = _PROBE if isinstance(settings, ProbeSettings) else _COMPENSATOR
+        names = _COMPENSATOR
+        if not isinstance(settings, CompensatorSettings):
+            names = _PROBE if isinstance(settings, ProbeSettings) else _VERIFY
         if settings.tool is not None and settings.tool not in self._loaded.names["tools"]:
             known = self._loaded.names["tools"]
             self._problems.add(
@@ -347,7 +434,8 @@ class _Compiler:
 
     def _digest_of_all(self, tools: Mapping[str, ToolSpec], domains: Mapping[str, Domain]) -> str:
         secrets = {name: "" if value is None else value.reveal() for name, value in self._secrets.items()}
-        return self._digest({name: tool.digest for name, tool in tools.items()}, domains, secrets)
+        sinks = {name: sink.settings for name, sink in self._loaded.incidents.items()}
+        return self._digest({name: tool.digest for name, tool in tools.items()}, domains, secrets, sinks)
 
     def _breaker_key(self, upstream: Upstream, credential: tuple[bytes, bytes] | None) -> str:
         return upstream.origin if credential is None else f"{upstream.origin}#{self._digest(credential)[:16]}"
@@ -451,6 +539,7 @@ class _Operations:
     def _operation(self, name: str, settings: OperationSettings, at: tuple[str, ...]) -> Operation:
         timeouts = overlay(self._timeouts, settings.timeouts, self._entry.node.map(*at, "timeouts"))
         condition = self._compiler.condition(settings.postcondition, self._entry.at(*at, "postcondition"))
+        approval, approved_by, gates = self._compiler.gated_by(settings, self._entry.at(*at, "gates"))
         return Operation(
             name=name,
             tier=Tier(settings.tier),
@@ -459,13 +548,25 @@ class _Operations:
             compensator=self._compensator(settings.compensator, (*at, "compensator")),
             probe=self._probe(settings.probe, (*at, "probe")),
             postcondition=condition,
-            approval=settings.approval,
+            approval=approval,
+            approved_by=approved_by,
+            gates=gates,
+            is_staged=settings.pivot is PivotMode.STAGE,
+            lease=self._lease(settings.lease, (*at, "lease")),
+            leak=settings.leak,
             is_idempotent=settings.idempotent,
             fails_cleanly=settings.fails_cleanly,
             journal=settings.journal,
             description=settings.description,
             input=settings.input if isinstance(settings.input, dict) else None,
         )
+
+    def _lease(self, settings: LeaseSettings | None, at: tuple[str, ...]) -> Lease | None:
+        if settings is None:
+            return None
+        until = self._compiler.value(settings.until, self._entry.at(*at, "until"))
+        name = self._compiler.value(settings.name, self._entry.at(*at, "name"))
+        return Lease(settings.ttl, until, name)
 
     def _compensator(self, settings: CompensatorSettings | None, at: tuple[str, ...]) -> Compensator | None:
         if settings is None:

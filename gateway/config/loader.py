@@ -15,7 +15,15 @@ from gateway.config.decode import decode
 from gateway.config.errors import Position, Problems, nearest, shown
 from gateway.config.files import FileLog
 from gateway.config.nodes import Map, Node, Scalar, Seq, parse_yaml
-from gateway.core.manifest import DomainSettings, Manifest, SecretSettings, ToolSettings
+from gateway.core.manifest import (
+    ApprovalSettings,
+    DomainSettings,
+    GateSettings,
+    Manifest,
+    SecretSettings,
+    SinkSettings,
+    ToolSettings,
+)
 
 __all__ = ["SHIPPED", "Entry", "Loaded", "load_files"]
 
@@ -23,6 +31,7 @@ SHIPPED: Final = "seawall:"
 """An include that begins so is one of the files that come with Seawall: `seawall:policies/external.yaml`."""
 
 _SUFFIXES: Final = (".yaml", ".yml")
+SECTIONS: Final = ("tools", "domains", "secrets", "approvals", "gates", "incidents")
 _PACKAGE: Final = Path(__file__).resolve().parent.parent
 
 T = TypeVar("T")
@@ -48,7 +57,10 @@ class Loaded:
     tools: dict[str, Entry[ToolSettings]] = field(default_factory=dict)
     domains: dict[str, Entry[DomainSettings]] = field(default_factory=dict)
     secrets: dict[str, Entry[SecretSettings]] = field(default_factory=dict)
-    names: dict[str, dict[str, Position]] = field(default_factory=lambda: {"tools": {}, "domains": {}, "secrets": {}})
+    approvals: dict[str, Entry[ApprovalSettings]] = field(default_factory=dict)
+    gates: dict[str, Entry[GateSettings]] = field(default_factory=dict)
+    incidents: dict[str, Entry[SinkSettings]] = field(default_factory=dict)
+    names: dict[str, dict[str, Position]] = field(default_factory=lambda: {section: {} for section in SECTIONS})
 
 
 def load_files(path: Path, files: FileLog, problems: Problems) -> Loaded:
@@ -99,6 +111,9 @@ class _Loader:
         self._section(node, path, "tools", ToolSettings, self.loaded.tools)
         self._section(node, path, "domains", DomainSettings, self.loaded.domains)
         self._section(node, path, "secrets", SecretSettings, self.loaded.secrets)
+        self._section(node, path, "approvals", ApprovalSettings, self.loaded.approvals)
+        self._section(node, path, "gates", GateSettings, self.loaded.gates)
+        self._section(node, path, "incidents", SinkSettings, self.loaded.incidents)
 
     def _section(self, node: Map, path: Path, key: str, settings: type[T], into: dict[str, Entry[T]]) -> None:
         section = node.values.get(key)
@@ -128,8 +143,7 @@ def _child(value: Node, here: Position) -> Map | None:
 
 
 def _without_sections(node: Map) -> Map:
-    sections = ("tools", "domains", "secrets")
-    return Map(node.position, {key: value for key, value in node.values.items() if key not in sections}, node.keys)
+    return Map(node.position, {key: value for key, value in node.values.items() if key not in SECTIONS}, node.keys)
 
 
 def _include_position(node: Map, index: int) -> Position:

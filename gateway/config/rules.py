@@ -15,12 +15,14 @@ from gateway.config.errors import Position, Problems, nearest, shown
 from gateway.config.loader import Entry, Loaded
 from gateway.config.nodes import Map
 from gateway.core.admission import AdmissionSettings
+from gateway.core.authority import HostPattern, parse_host_pattern
 from gateway.core.breaker import BreakerSettings
 from gateway.core.manifest import (
     ApprovalPolicy,
     DomainSettings,
     JournalMode,
     OperationSettings,
+    PivotMode,
     SecretSettings,
     ToolSettings,
 )
@@ -36,6 +38,7 @@ __all__ = [
     "check_retry",
     "check_secret",
     "overlay",
+    "read_hosts",
     "read_upstream",
     "upstream_of",
 ]
@@ -121,6 +124,17 @@ def read_upstream(text: str, position: Position, problems: Problems) -> Upstream
     return Upstream(parts.scheme, host, port or default_port, parts.path.rstrip("/"))
 
 
+def read_hosts(entry: Entry[ToolSettings], problems: Problems) -> tuple[HostPattern, ...]:
+    """Return the hosts that mean a tool where the gateway is a proxy."""
+    patterns = []
+    for index, text in enumerate(entry.settings.hosts):
+        try:
+            patterns.append(parse_host_pattern(text))
+        except ValueError as error:
+            problems.add(entry.at("hosts", index), f"`{shown(text)}` is not a host", str(error))
+    return tuple(patterns)
+
+
 def _has_dots(path: str) -> bool:
     return any(part.lower().replace("%2e", ".") in (".", "..") for part in path.split("/"))
 
@@ -188,6 +202,15 @@ def check_operation(settings: OperationSettings, at: At, problems: Problems) -> 
          "`journal: lazy` is for reversible operations only", "every other effect must be on disk before it is sent"),
         (settings.approval is ApprovalPolicy.REQUIRED and tier not in ("pivot", "compensable"), "approval",
          "`approval` is for pivot and compensable operations", "nothing is at stake here that a person must decide"),
+        (bool(settings.gates) and tier not in ("pivot", "compensable"), "gates",
+         "`gates` are for pivot and compensable operations", "nothing is at stake here that must be gated"),
+        (settings.pivot is PivotMode.STAGE and tier != "pivot", "pivot", "`pivot: stage` is for pivots only",
+         "what can be undone need not wait for the pivot"),
+        (settings.lease is not None and (settings.lease.ttl is None) == (settings.lease.until is None), "lease",
+         "a lease needs either `ttl` or `until`", "give exactly one"),
+        (settings.lease is not None and tier == "read", "lease", "a read gives nothing that could run out",
+         "declare what the operation really does"),
+        (settings.leak is not None and tier == "read", "leak", "a read leaves nothing behind", "remove it"),
         (settings.probe is not None and settings.probe.landed is None and settings.probe.not_landed is None, "probe",
          "a probe needs `landed` or `not_landed`", "an expression over the probe's `response`"),
         (settings.probe is not None and settings.probe.result is not None and settings.probe.landed is None, "probe",

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, get_origin
 
 from gateway.config.decode import decode
-from gateway.config.errors import ConfigError, Position, Problem, Problems, nearest
-from gateway.config.nodes import Map, Scalar, parse_yaml
+from gateway.config.errors import ConfigError, Position, Problem, Problems, nearest, shown
+from gateway.config.nodes import Map, Node, Scalar, Seq, parse_yaml
 from gateway.config.options import PREFIX, option_of, server_options, variable_of
+from gateway.core.authority import parse_host_pattern
 from gateway.core.server import Address, ServerSettings
 
 __all__ = ["load_server"]
 
-NOT_OURS: Final = ("SEAWALL_SECRET_", "SEAWALL_CONFIG", "SEAWALL_DEMO_", "SEAWALL_URL", "SEAWALL_AGENT")
+NOT_OURS: Final = (
+    "SEAWALL_SECRET_", "SEAWALL_CONFIG", "SEAWALL_DEMO_", "SEAWALL_URL", "SEAWALL_AGENT", "SEAWALL_TOKEN",
+)  # fmt: skip
 """Variables with our prefix that are no server settings; any other unknown one is a spelling mistake."""
 
 
@@ -81,8 +84,19 @@ def _set(top: Map, path: tuple[str, ...], text: str, position: Position, problem
             problems.add(child.position, f"`{step}`: expected a mapping")
             return
         node = child
-    node.values[path[-1]] = Scalar(position, text, is_plain=False)
+    node.values[path[-1]] = _written(path, text, position)
     node.keys[path[-1]] = position
+
+
+def _written(path: tuple[str, ...], text: str, position: Position) -> Node:
+    """Return the node that an option or variable stands for; commas separate the items of a list."""
+    if path not in _LISTS:
+        return Scalar(position, text, is_plain=False)
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    return Seq(position, [Scalar(position, item, is_plain=False) for item in items])
+
+
+_LISTS: Final = frozenset(path for path, field in server_options() if get_origin(field.kind) is tuple)
 
 
 def _check(settings: ServerSettings, top: Map, problems: Problems) -> None:
@@ -92,11 +106,12 @@ def _check(settings: ServerSettings, top: Map, problems: Problems) -> None:
         except ValueError as error:
             problems.add(top.at(key), f"`{key}`: {error}")
             continue
-        if not address.is_local and not settings.allow_unauthenticated:
+        if not address.is_local and settings.tokens is None and not settings.allow_unauthenticated:
             problems.add(
                 top.at(key),
                 f"`{key}` can be reached from other machines, and nobody has to prove who they are",
-                "listen on 127.0.0.1 or a Unix socket, or set `allow_unauthenticated: true` behind a network policy",
+                "set `tokens` (see `seawall token issue`), listen on 127.0.0.1 or a Unix socket, or, behind a network "
+                "policy only, set `allow_unauthenticated: true`",
             )
     try:
         _ = settings.metrics_address
@@ -104,6 +119,11 @@ def _check(settings: ServerSettings, top: Map, problems: Problems) -> None:
         problems.add(top.at("metrics"), f"`metrics`: {error}")
     if settings.listen == settings.control and not settings.listen.endswith(":0"):
         problems.add(top.at("control"), "`control` must be another address than `listen`")
+    for index, text in enumerate(settings.forward.tunnel):
+        try:
+            parse_host_pattern(text)
+        except ValueError as error:
+            problems.add(top.at("forward", "tunnel", index), f"`{shown(text)}` is not a host", str(error))
     if settings.metrics in (settings.listen, settings.control) and not str(settings.metrics).endswith(":0"):
         problems.add(top.at("metrics"), "`metrics` must be another address than `listen` and `control`")
     if settings.limits.memory > settings.limits.body:

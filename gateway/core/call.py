@@ -18,11 +18,15 @@ __all__ = ["Call", "Handler", "Lane", "Stage"]
 
 
 class Lane(StrEnum):
-    """Why the call is made. Compensators and probes are ours: they use reserved slots and their own keys."""
+    """Why the call is made. All but forward calls are ours: they use reserved slots.
+
+    Compensators and probes have keys of their own; a finalization sends a step of the run that has its key already.
+    """
 
     FORWARD = "forward"
     COMPENSATION = "compensation"
     PROBE = "probe"
+    FINALIZATION = "finalization"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -33,9 +37,10 @@ class Call:
         tool, operation, params: what the manifest says of it.
         request: what egress will send, without key and credential.
         agent: who calls, for fairness and implicit runs.
+        is_agent_proven: by a token; the call may then use that agent's runs only.
         trajectory: name of the run; empty for the agent's implicit run until the saga stage has found it.
         is_run_named: the agent named the run; else the run closes itself.
-        lane: forward, compensation or probe.
+        lane: forward, compensation, probe or finalization.
         started: monotonic seconds when the call was accepted.
         deadline: monotonic seconds after which nothing new is begun for it.
         caller_key: the agent's own idempotency key.
@@ -54,6 +59,7 @@ class Call:
         is_answer_known: False where the step landed and nothing of its answer can be known.
         stage: name of the part of its run that the call belongs to; the first call of a new one takes a savepoint.
         exchange_s: seconds from dispatch to the answer's head of the latest attempt, once dispatch has set it.
+        wait_s: how long the agent is ready to wait for people, beyond the deadline (`Prefer: wait`).
         compensation: what to send, on the compensation lane.
         undo_turn: 2 for the one repeat of a compensator, under a key of its own, whose effect did not last.
         traceparent, tracestate: W3C trace context to send to the tool, once telemetry has set it.
@@ -68,6 +74,7 @@ class Call:
     deadline: float
     trajectory: str = ""
     is_run_named: bool = False
+    is_agent_proven: bool = False
     lane: Lane = Lane.FORWARD
     params: Mapping[str, str] = field(default_factory=dict)
     caller_key: str | None = None
@@ -85,6 +92,7 @@ class Call:
     stage: str = ""
     exchange_s: float | None = None
     is_committed_to_send: bool = False
+    wait_s: float = 0.0
     compensation: BoundRequest | None = None
     undo_turn: int = 1
     traceparent: bytes | None = None

@@ -64,6 +64,7 @@ class Code(StrEnum):
     PIVOT_ORDER = "ERR_PIVOT_ORDER"
     PIVOT_GATE = "ERR_PIVOT_GATE"
     HELD_FOR_APPROVAL = "HELD_FOR_APPROVAL"
+    ALREADY_DECIDED = "ERR_ALREADY_DECIDED"
     TRAJECTORY_CLOSED = "ERR_TRAJECTORY_CLOSED"
     TRAJECTORY_FROZEN = "ERR_TRAJECTORY_FROZEN"
     QUARANTINED = "ERR_QUARANTINED"
@@ -76,6 +77,10 @@ class Code(StrEnum):
     JOURNAL_UNAVAILABLE = "ERR_JOURNAL_UNAVAILABLE"
     UNKNOWN_TOOL = "ERR_UNKNOWN_TOOL"
     UNKNOWN_TRAJECTORY = "ERR_UNKNOWN_TRAJECTORY"
+    UNKNOWN_APPROVAL = "ERR_UNKNOWN_APPROVAL"
+    UNKNOWN_INCIDENT = "ERR_UNKNOWN_INCIDENT"
+    UNAUTHENTICATED = "ERR_UNAUTHENTICATED"
+    FOREIGN_TRAJECTORY = "ERR_FOREIGN_TRAJECTORY"
     INVALID_ARGUMENTS = "ERR_INVALID_ARGUMENTS"
     PAYLOAD_TOO_LARGE = "ERR_PAYLOAD_TOO_LARGE"
     INTERNAL = "ERR_INTERNAL"
@@ -182,16 +187,20 @@ CODES: dict[Code, CodeRow] = {
         "Use a new idempotency key for a new call, or repeat the first call unchanged."),
     Code.PIVOT_ORDER: CodeRow(
         409, _C.RUN, False, False, _NO, "Not legal past the pivot",
-        "A second irreversible step, an undoable step after it, or an abort past it.",
-        "Open a new run for this step; this run can only read, finish idempotent steps, and commit."),
+        "A second irreversible step, an undoable step after it, an abort past it, or a step against the run's plan.",
+        "Open a new run for this step; past its pivot a run can only read, finish idempotent steps, and commit."),
     Code.PIVOT_GATE: CodeRow(
         403, _C.RUN, False, False, _NO, "Pivot gate closed",
-        "The irreversible step was refused because something before it is not settled or cannot be undone.",
+        "Something before the step is not settled or cannot be undone, a gate said no, or an approval was denied.",
         "Resolve what detail names, then send the step again; or abort the run."),
     Code.HELD_FOR_APPROVAL: CodeRow(
         202, _C.POLICY, True, False, _NO, "Held for approval",
         "The step waits for a person's decision.",
-        "Poll the Location; go on with other work until the decision is made."),
+        "Poll the Location; once it is granted, send the identical call again, and only then it is sent to the tool."),
+    Code.ALREADY_DECIDED: CodeRow(
+        409, _C.REQUEST, False, False, _NO, "Already decided",
+        "What was to be decided is decided, used up, out of time, or was never open.",
+        "Look at its present state, which detail names; decide nothing twice."),
     Code.TRAJECTORY_CLOSED: CodeRow(
         409, _C.RUN, False, False, _NO, "Run closed",
         "The run is committed, aborted, or being undone.",
@@ -240,6 +249,22 @@ CODES: dict[Code, CodeRow] = {
         404, _C.REQUEST, False, False, _NO, "Unknown run",
         "No run of that name was ever opened here.",
         "Use the name that the Seawall-Trajectory header of an answer gave, or open a run."),
+    Code.UNKNOWN_APPROVAL: CodeRow(
+        404, _C.REQUEST, False, False, _NO, "Unknown approval",
+        "No approval of that name was ever asked for here.",
+        "Use the Location that the held call's answer gave."),
+    Code.UNKNOWN_INCIDENT: CodeRow(
+        404, _C.REQUEST, False, False, _NO, "Unknown incident",
+        "No incident of that name was ever opened here.",
+        "List the open ones with `seawall incidents ls`."),
+    Code.UNAUTHENTICATED: CodeRow(
+        401, _C.POLICY, False, False, _NO, "Unauthenticated",
+        "No token was sent, or one that is unknown, expired, revoked, or for something else; 407 towards a proxy client.",
+        "Do not repeat the call. Ask the operator for a token (seawall token issue) and send it as Seawall-Agent-Token."),
+    Code.FOREIGN_TRAJECTORY: CodeRow(
+        403, _C.POLICY, False, False, _NO, "Another agent's run",
+        "The run that the call names belongs to another agent.",
+        "Use a run of your own: choose another name for it."),
     Code.INVALID_ARGUMENTS: CodeRow(
         422, _C.REQUEST, False, False, _NO, "Invalid request",
         "The request is malformed or does not fit the operation.",

@@ -1,8 +1,8 @@
 """What a proxy in front of tools has no business forwarding, and the mark it leaves on what it forwards.
 
-Refused with a status of its own, before a tool is looked for: a request for another server (421: this is a reverse proxy,
-and taking a whole URL would let an agent name any address), a WebSocket handshake (501: no tool is bridged), and a request
-that has been here before (508: the gateway is, perhaps by way of another proxy, its own tool).
+Refused with a status of its own, before a tool is looked for: a request for another server (421, where this is no forward
+proxy: taking a whole URL would let an agent name any address), a WebSocket handshake (501: no tool is bridged), and a
+request that has been here before (508: the gateway is, perhaps by way of another proxy, its own tool).
 
 Source: RFC 9110 sections 7.4, 7.6.3, 7.8, 15.5.20; RFC 9112 section 3.2; RFC 5842 section 7.2.
 """
@@ -16,7 +16,9 @@ __all__ = ["unfit", "via"]
 _WEBSOCKET = re.compile(rb"(?:^|,)\s*websocket(?:/[^,]*)?\s*(?:,|$)", re.IGNORECASE)
 
 
-def unfit(target: bytes, *, upgrade: bytes | None, passed: bytes | None, pseudonym: bytes) -> tuple[int, str] | None:
+def unfit(
+    target: bytes, *, upgrade: bytes | None, passed: bytes | None, pseudonym: bytes, takes_urls: bool = False
+) -> tuple[int, str] | None:
     """Return status and sentence for a request that cannot be forwarded, or None.
 
     Args:
@@ -24,8 +26,9 @@ def unfit(target: bytes, *, upgrade: bytes | None, passed: bytes | None, pseudon
         upgrade: the field of that name, if there is one.
         passed: what Via says, if there is one.
         pseudonym: what this gateway calls itself in Via.
+        takes_urls: it is a proxy, too, which finds the tool that a whole URL means (`core/hosts.py`).
     """
-    if target[:1] != b"/":
+    if target[:1] != b"/" and not (takes_urls and b"://" in target):
         if target == b"*":
             return 400, "The target '*' asks about this gateway as a whole: name a tool, as in /{tool}/{path}."
         return 421, "This gateway is no forward proxy: send the target /{tool}/{path}, not a whole URL."

@@ -16,6 +16,7 @@ Source: RFC 9110 sections 5.3, 5.5, 7.6.1; RFC 9112 sections 2.2, 3.2, 5, 6, 11.
 
 from __future__ import annotations
 
+import binascii
 from collections.abc import Iterable, Mapping
 
 from gateway.core.message import Headers
@@ -23,6 +24,7 @@ from gateway.core.message import Headers
 __all__ = [
     "HOP_BY_HOP",
     "answer_fields",
+    "basic_password",
     "field_lines",
     "protected_option",
     "replace_fields",
@@ -100,6 +102,15 @@ def _options(values: Iterable[bytes]) -> Iterable[bytes]:
 
 def _is_protected(name: bytes) -> bool:
     return name in _PROTECTED or name.startswith(_PROTECTED_PREFIXES)
+
+
+def basic_password(encoded: bytes) -> bytes | None:
+    """Return the password of Basic credentials, or None if they are malformed. Source: RFC 7617 section 2."""
+    try:
+        _, colon, password = binascii.a2b_base64(encoded.strip(), strict_mode=True).partition(b":")
+    except binascii.Error:
+        return None
+    return password if colon else None
 
 
 def replace_fields(headers: Iterable[tuple[bytes, bytes]], fields: Mapping[bytes, bytes | None]) -> Headers:

@@ -17,7 +17,19 @@ from typing import assert_never
 from gateway.core.manifest import Tier
 from gateway.core.trajectory import Step, StepState, Trajectory
 
-__all__ = ["Deliver", "Doubtful", "Join", "Mismatch", "New", "Recalled", "Undone", "caller_digest", "recall"]
+__all__ = [
+    "Deferred",
+    "Deliver",
+    "Doubtful",
+    "Join",
+    "Mismatch",
+    "New",
+    "Recalled",
+    "Staged",
+    "Undone",
+    "caller_digest",
+    "recall",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,20 @@ class Doubtful:
 
 
 @dataclass(frozen=True, slots=True)
+class Staged:
+    """The step is kept until the pivot commits: say so again."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """The step failed past the pivot and has to be done: try it again, as itself."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
 class Mismatch:
     """The caller's key names a step with other content."""
 
@@ -60,7 +86,7 @@ class Undone:
     step: Step
 
 
-Recalled = New | Join | Deliver | Doubtful | Mismatch | Undone
+Recalled = New | Join | Deliver | Doubtful | Staged | Deferred | Mismatch | Undone
 
 
 def recall(state: Trajectory, *, action: str, fingerprint: str, caller: str | None) -> Recalled:
@@ -92,6 +118,10 @@ def _by_state(step: Step, *, has_key: bool) -> Recalled:
             return Deliver(step) if is_repeat else New()
         case StepState.FAILED:
             return New()
+        case StepState.STAGED:
+            return Staged(step)
+        case StepState.DEFERRED:
+            return Deferred(step)
         case StepState.COMPENSATING | StepState.COMPENSATED | StepState.SKIPPED | StepState.COMPENSATION_FAILED:
             return Undone(step) if has_key else New()
         case _ as never:

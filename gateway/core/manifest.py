@@ -22,21 +22,29 @@ from gateway.core.setting import CEL, REQUEST_LINE, SECONDS, TEMPLATE, Doc
 
 __all__ = [
     "ApprovalPolicy",
+    "ApprovalSettings",
     "CompensatorSettings",
     "CredentialSettings",
     "DomainSettings",
+    "GateSettings",
     "IdempotencySettings",
     "JournalMode",
     "KeyFormat",
+    "LeakSettings",
+    "LeaseSettings",
     "Manifest",
     "McpSettings",
     "OperationSettings",
+    "PivotMode",
     "ProbeSettings",
     "RequestSettings",
     "SecretSettings",
+    "SinkKind",
+    "SinkSettings",
     "Tier",
     "TimeoutSettings",
     "ToolSettings",
+    "VerifySettings",
 ]
 
 
@@ -65,6 +73,21 @@ class ApprovalPolicy(StrEnum):
 
     NONE = "none"
     REQUIRED = "required"
+
+
+class PivotMode(StrEnum):
+    """What becomes of an irreversible call: it is the run's pivot, or it waits in the outbox until the pivot commits."""
+
+    SEND = "send"
+    STAGE = "stage"
+
+
+class SinkKind(StrEnum):
+    """The form in which an incident is raised."""
+
+    WEBHOOK = "webhook"
+    PAGERDUTY = "pagerduty"
+    ALERTMANAGER = "alertmanager"
 
 
 class KeyFormat(StrEnum):
@@ -179,6 +202,75 @@ class ProbeSettings(RequestSettings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalSettings:
+    """Who decides about a call, how many of them must agree, and by when. The policy named `default` is the one that
+    `approval: required` means; without it any one person may decide within an hour."""
+
+    approvers: Annotated[tuple[str, ...], Doc("Names of those who may decide; empty: anyone but the agent.")] = ()
+    required: Annotated[int, Ge(1), Doc("How many must approve; a single rejection denies.")] = 1
+    timeout: Annotated[float, SECONDS, Gt(0), Doc("Without a decision by then the call is denied.")] = 3600.0
+    valid: Annotated[float, SECONDS, Gt(0), Doc("An approval that is not used by then is denied after all.")] = 900.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifySettings(RequestSettings):
+    """A read whose answer must be as expected; anything else, no answer included, keeps the gate closed."""
+
+    tool: Annotated[str, Doc("Tool to ask.")]
+    expect: Annotated[str, CEL, Doc("Over `response`, `request`, `params` and `trajectory`; must be true.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateSettings:
+    """Something that must hold before a call may be sent. Exactly one of the four."""
+
+    check: Annotated[
+        str | None, CEL, Doc("Over `trajectory` (steps with what their tools answered), `request` and `params`.")
+    ] = None
+    verify: Annotated[VerifySettings | None, Doc("Ask a tool.")] = None
+    lease: Annotated[float | None, SECONDS, Ge(0), Doc("Every lease of the run must last at least this long.")] = None
+    approval: Annotated[str | None, Doc("Ask people, by this policy of `approvals`.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSettings:
+    """For how long what the operation gives is good; no pivot is sent after. One of `ttl` and `until`."""
+
+    ttl: Annotated[float | None, SECONDS, Gt(0), Doc("So long from its answer.")] = None
+    until: Annotated[
+        str | None, CEL, Doc("Its end, from the answer: seconds or milliseconds since 1970, or RFC 3339.")
+    ] = None
+    name: Annotated[
+        str | None, CEL, Doc("What it is a lease of; a later step of the same name renews it. Default: the step.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeakSettings:
+    """What the effect costs for as long as it is not undone; incidents say so, and how much it is by now."""
+
+    what: Annotated[str, MinLen(1), Doc("What is left there, for people, such as `16 H100 instances`.")]
+    amount: Annotated[float, Ge(0), Doc("How much.")] = 0.0
+    per: Annotated[float, SECONDS, Gt(0), Doc("In which time.")] = 3600.0
+    currency: Annotated[str, Doc("Of what.")] = "USD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSettings:
+    """Where incidents are raised, apart from the tools' own domains."""
+
+    kind: Annotated[SinkKind, Doc("Its form.")] = SinkKind.WEBHOOK
+    url: Annotated[
+        str | None, Doc("Where to: of a webhook the whole URL, of Alertmanager its base; PagerDuty has a default.")
+    ] = None
+    secret: Annotated[
+        str | None,
+        TEMPLATE,
+        Doc("`${secret:NAME}`: signs webhooks, is the routing key of PagerDuty, or a bearer token."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperationSettings:
     """One thing a tool can do, and what that means."""
 
@@ -194,6 +286,12 @@ class OperationSettings:
     probe: Annotated[ProbeSettings | None, Doc("The read that tells whether it landed.")] = None
     postcondition: Annotated[str | None, CEL, Doc("Must hold of `response`, or the answer counts as bad.")] = None
     approval: Annotated[ApprovalPolicy, Doc("Whether a person decides first.")] = ApprovalPolicy.NONE
+    gates: Annotated[tuple[str, ...], Doc("Names of gates that must let it pass.")] = ()
+    pivot: Annotated[
+        PivotMode, Doc("`stage`: an irreversible call is kept until the run's pivot has committed, then sent.")
+    ] = PivotMode.SEND
+    lease: Annotated[LeaseSettings | None, Doc("For how long what it gives is good.")] = None
+    leak: Annotated[LeakSettings | None, Doc("What it costs until it is undone.")] = None
     idempotent: Annotated[bool, Doc("Repeating it changes nothing more; legal after the pivot.")] = False
     fails_cleanly: Annotated[bool, Doc("A 5xx answer means that nothing happened.")] = False
     journal: Annotated[JournalMode, Doc("`lazy`: do not wait for the disk (reversible operations only).")] = (
@@ -240,6 +338,10 @@ class ToolSettings:
     timeouts: Annotated[TimeoutSettings | None, Doc("Overrides the domain's time bounds.")] = None
     idempotency: Annotated[IdempotencySettings | None, Doc("Present if the tool honours idempotency keys.")] = None
     credentials: Annotated[CredentialSettings | None, Doc("Put on each request by the gateway.")] = None
+    hosts: Annotated[
+        tuple[str, ...],
+        Doc("Further hosts that mean it where the gateway is a proxy: `host`, `host:port`, `*.domain`."),
+    ] = ()
     strict: Annotated[bool, Doc("Refuse writes that no operation declares.")] = False
     reach: Annotated[
         Reach,
@@ -264,3 +366,6 @@ class Manifest:
     )
     domains: Annotated[Mapping[str, DomainSettings], Doc("Pools of shared fate.")] = field(default_factory=dict)
     tools: Annotated[Mapping[str, ToolSettings], Doc("The services agents may call.")] = field(default_factory=dict)
+    approvals: Annotated[Mapping[str, ApprovalSettings], Doc("Who decides, by policy.")] = field(default_factory=dict)
+    gates: Annotated[Mapping[str, GateSettings], Doc("What must hold before a call.")] = field(default_factory=dict)
+    incidents: Annotated[Mapping[str, SinkSettings], Doc("Where incidents are raised.")] = field(default_factory=dict)

@@ -10,7 +10,8 @@
 
 The body is the `result` (or `error`) as it came, byte for byte. Of an error, the media type says so.
 
-Refusals of ours go back as results with `isError`: a model reads those, and rarely reads errors of the protocol.
+Refusals of ours go back as results with `isError`: a model reads those, and rarely reads errors of the protocol. A call that
+waits for a person is no error: its result says so, and that the identical call asks how it stands.
 
 Source: MCP "Tools", error handling (SEP-1303: problems with arguments are tool errors); draft SEP-3313 (tool failures).
 """
@@ -22,6 +23,7 @@ from typing import Final
 
 import orjson
 
+from gateway.core.codes import Code
 from gateway.core.mcp import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -40,6 +42,7 @@ __all__ = ["PROBLEM_KEY", "is_error", "refusal_result", "reply_of", "status_of"]
 PROBLEM_KEY: Final = "dev.seawall/problem"
 """Where the full refusal stands in `_meta`; a prefix of our own, as the protocol asks."""
 
+_POLL: Final = "Make the identical call again later to learn the decision; it is sent once it is approved."
 _JSON: Final = (b"Content-Type", b"application/json")
 _ERROR: Final = (b"Content-Type", b"application/json; mcp=error")
 _NEVER_BEGUN: Final = {
@@ -73,10 +76,12 @@ def is_error(reply: Reply) -> bool:
 def refusal_result(refusal: Refusal, *, trajectory: str | None = None, step: int | None = None) -> str:
     """Return a refusal as the result of a tool: one sentence for the model, the whole object for programs."""
     told = orjson.loads(problem(refusal, trajectory=trajectory, step=step).body)
+    is_held = refusal.code is Code.HELD_FOR_APPROVAL
+    text = f"{refusal.detail} {_POLL}" if is_held else refusal.detail
     result: Mapping[str, object] = {
-        "content": [{"type": "text", "text": refusal.detail}],
+        "content": [{"type": "text", "text": text}],
         "structuredContent": told,
-        "isError": True,
+        "isError": not is_held,
         "_meta": {PROBLEM_KEY: told},
     }
     return orjson.dumps(result).decode()

@@ -33,6 +33,7 @@ class Client:
         nonce: names the session; empty for stateless requests.
         scope: the server it is bound to, or empty for all.
         agent: who calls, for fairness and implicit runs.
+        is_proven: a token proves it; told anew by each request, so not part of the session id.
         version: the revision spoken with it.
         capabilities, info: as the client declared them.
         log_level: what a stateless request asks for.
@@ -41,6 +42,7 @@ class Client:
     nonce: str = ""
     scope: str = ""
     agent: str = ""
+    is_proven: bool = False
     version: str
     capabilities: Mapping[str, object] = field(default_factory=dict)
     info: Mapping[str, object] = field(default_factory=dict)

@@ -33,6 +33,7 @@ class Refusal:
         dispatched: overrides the row's fact where we know better.
         retryable: overrides the row's advice where we know better.
         dependency: the tool or domain that the refusal is about.
+        location: where to ask later, for the `Location` field.
         directive: what the run should do next, where a policy knows better than the code's row.
         extra: further members of the problem object, JSON-compatible.
     """
@@ -43,6 +44,7 @@ class Refusal:
     dispatched: Dispatched | None = None
     retryable: bool | None = None
     dependency: str | None = None
+    location: str | None = None
     directive: Directive | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["BadTarget", "ToolTarget", "split_target"]
+__all__ = ["BadTarget", "ToolTarget", "bad_path", "split_target"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,15 @@ def split_target(target: bytes) -> ToolTarget | BadTarget:
     if _has_dot_segment(tool + path):
         return BadTarget("The path holds a '.' or '..' segment, plain or encoded: send the path that you mean.")
     return ToolTarget(tool.decode("ascii"), (path or b"/") + query)
+
+
+def bad_path(rest: bytes) -> BadTarget | None:
+    """Return why a path and query, beginning with a slash, cannot be used, or None if they can."""
+    if found := _FORBIDDEN.search(rest):
+        return BadTarget(_why_forbidden(found.group()))
+    if _has_dot_segment(rest.partition(b"?")[0]):
+        return BadTarget("The path holds a '.' or '..' segment, plain or encoded: send the path that you mean.")
+    return None
 
 
 def _why_forbidden(byte: bytes) -> str:

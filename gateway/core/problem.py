@@ -60,6 +60,8 @@ def problem(
     for name, value in refusal.extra.items():
         members.setdefault(name, value)
     headers: list[tuple[bytes, bytes]] = [(b"Content-Type", b"application/problem+json")]
+    if refusal.location is not None:
+        headers.append((b"Location", refusal.location.encode("ascii")))
     if retryable and refusal.retry_after_ms is not None:
         headers.append((b"Retry-After", b"%d" % max(1, math.ceil(refusal.retry_after_ms / 1000))))
     if not (retryable and row.client_may_retry):

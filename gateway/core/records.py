@@ -19,10 +19,17 @@ from gateway.core.message import Headers
 from gateway.core.tool import BoundRequest
 
 __all__ = [
+    "ApprovalDecided",
+    "ApprovalExpired",
+    "ApprovalRequested",
     "CompensationCompleted",
     "CompensationIntended",
     "CompensationRefused",
     "CompensationSkipped",
+    "GatePassed",
+    "IncidentAcknowledged",
+    "NoticesDelivered",
+    "PlanAdopted",
     "ReadObserved",
     "Record",
     "RecordedReply",
@@ -31,13 +38,20 @@ __all__ = [
     "RefusalsObserved",
     "SavepointTaken",
     "StepCommitted",
+    "StepDeferred",
     "StepFailed",
     "StepInDoubt",
     "StepIntended",
+    "StepReleased",
+    "StepResolved",
+    "StepStaged",
     "TrajectoryAborted",
+    "TrajectoryClosed",
+    "TrajectoryClosing",
     "TrajectoryCommitted",
     "TrajectoryFrozen",
     "TrajectoryOpened",
+    "TrajectoryReleased",
     "TrajectoryRewound",
     "UnknownRecord",
     "UnwindingStarted",
@@ -165,6 +179,7 @@ class StepIntended:
         caller: digest of the agent's own key, if it gave one.
         request: what was sent beside method and target, where settling or undoing the step may need it.
         delivered: steps whose results have reached the agent since the record before.
+        approval: the approval that it uses up.
     """
 
     step: int
@@ -182,6 +197,7 @@ class StepIntended:
     body_digest: str | None = None
     delivered: list[int] = field(default_factory=list)
     request: RecordedRequest | None = None
+    approval: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +205,9 @@ class StepCommitted:
     """The tool did it. Durable, with the bound compensator, before the agent sees the answer.
 
     `unbound` says why a declared compensator could not be bound; `bad` why the postcondition does not hold; `settled`
-    how the tool's answer was found out if it never arrived.
+    how the tool's answer was found out if it never arrived. What the step gave is good until `lease_until` (UTC
+    milliseconds; 0: nobody knows) under the name `lease`. `leak` says what its effect costs for as long as it is not undone:
+    [what, amount, seconds, currency].
     """
 
     step: int
@@ -198,6 +216,9 @@ class StepCommitted:
     unbound: str | None = None
     bad: str | None = None
     settled: str | None = None
+    lease: str | None = None
+    lease_until: int | None = None
+    leak: tuple[str, float, float, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,10 +354,183 @@ class TrajectoryCommitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryFrozen:
-    """Nothing more happens in this run until a person decides."""
+    """Nothing more happens in this run until a person decides. `incident` is its class, `step` the one it is about."""
 
     incident: str
     detail: str
+    step: int | None = None
+    by: str = "gateway"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryClosing:
+    """No more steps: what is staged or deferred is finished, then the run is committed. There is no way back."""
+
+    by: str = "agent"
+
+
+# --- the gate in front of a pivot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequested:
+    """A call waits for people. They decide on exactly this: another argument, or another address, is another call.
+
+    Attributes:
+        approval: its name; the run's and the position of this record.
+        action, fingerprint: digests of the canonical arguments.
+        origin: where it would be sent, without the path.
+        body: as text, if it is short and is text; `body_digest` is the SHA-256 of all of it.
+        required: how many of `approvers` (empty: any principal) must approve.
+        expires_at: UTC milliseconds; without a decision by then it is denied.
+        valid_ms: for how long a given approval may be used.
+    """
+
+    approval: str
+    agent: str
+    tool: str
+    operation: str
+    tier: str
+    action: str
+    fingerprint: str
+    origin: str
+    method: str
+    target: str
+    required: int
+    expires_at: int
+    valid_ms: int
+    content_type: str = ""
+    body: str | None = None
+    body_bytes: int = 0
+    body_digest: str | None = None
+    approvers: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalDecided:
+    """One person decided: `approve` or `reject`. The vote that completes it carries until when it may be used."""
+
+    approval: str
+    principal: str
+    verdict: str
+    reason: str
+    use_until: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalExpired:
+    """Nobody decided in time, or the approval was not used in time: denied."""
+
+    approval: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatePassed:
+    """Every gate of an action let it pass, on the run as it was: `snapshot` is the digest of all outcomes so far.
+
+    `gates` is what each of them said: [gate, finding].
+    """
+
+    action: str
+    operation: str
+    snapshot: str
+    approval: str | None = None
+    gates: list[list[str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanAdopted:
+    """The run follows this plan: [{id, tool, operation, tier, phase, needs}] in order."""
+
+    steps: list[dict[str, Any]]
+
+
+# --- past the pivot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStaged:
+    """An irreversible call is kept until the pivot commits. Its step is released then, or dropped with the run."""
+
+    step: int
+    tool: str
+    operation: str
+    tier: str
+    action: str
+    fingerprint: str
+    occurrence: int
+    key: str
+    method: str
+    target: str
+    request: RecordedRequest
+    is_idempotent: bool = False
+    caller: str | None = None
+    approval: str | None = None
+    delivered: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReleased:
+    """A staged or deferred step is about to leave (again). Durable before it does."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDeferred:
+    """A step past the pivot certainly had no effect yet, and must have it: it will be tried again."""
+
+    step: int
+    fault: str
+    detail: str
+    status: int | None = None
+
+
+# --- people
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentAcknowledged:
+    """Somebody looks after it."""
+
+    principal: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryReleased:
+    """A person lets a frozen run go on, in phase `to`; its incident is resolved."""
+
+    to: str
+    principal: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryClosed:
+    """A person ended a frozen run as it is; its incident is resolved."""
+
+    principal: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResolved:
+    """A person found out whether a step's effect is in the world: `landed` or `not_landed`."""
+
+    step: int
+    verdict: str
+    evidence: str
+    principal: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticesDelivered:
+    """A sink has taken every notice of this run up to a position; `is_complete`: and so have all the others."""
+
+    sink: str
+    up_to: int
+    is_complete: bool = False
 
 
 Record = (
@@ -358,6 +552,20 @@ Record = (
     | TrajectoryAborted
     | TrajectoryCommitted
     | TrajectoryFrozen
+    | TrajectoryClosing
+    | ApprovalRequested
+    | ApprovalDecided
+    | ApprovalExpired
+    | GatePassed
+    | PlanAdopted
+    | StepStaged
+    | StepReleased
+    | StepDeferred
+    | IncidentAcknowledged
+    | TrajectoryReleased
+    | TrajectoryClosed
+    | StepResolved
+    | NoticesDelivered
 )
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in Record.__args__}
@@ -389,7 +597,9 @@ def decode(kind: str, data: bytes) -> Record:
         known = {name: value for name, value in values.items() if name in _FIELDS[cls]}
         if cls is StepCommitted:
             known["reply"] = RecordedReply(**known["reply"])
-        elif cls is StepIntended and known.get("request") is not None:
+            if known.get("leak") is not None:
+                known["leak"] = tuple(known["leak"])
+        elif cls in (StepIntended, StepStaged) and known.get("request") is not None:
             known["request"] = RecordedRequest(**known["request"])
         elif cls is RefusalsObserved:
             known["refusals"] = [tuple(refusal) for refusal in known["refusals"]]
@@ -421,6 +631,10 @@ _STRUCTURE = frozenset(
         "outcome",
         "on_abandon",
         "occurrence",
+        "approval",
+        "verdict",
+        "to",
+        "sink",
     }
 )
 """Text that a fold needs and that names nobody: kept when payloads are erased."""

@@ -41,7 +41,7 @@ def classify(state: Trajectory) -> Standing:
             if state.in_doubt or state.in_flight:
                 return Standing.SETTLING
             return Standing.WAITING if state.phase is Phase.PREPARING else Standing.FINALIZING
-        case Phase.SUCCEEDED | Phase.ABORTED_CLEAN:
+        case Phase.SUCCEEDED | Phase.ABORTED_CLEAN | Phase.CLOSED:
             return Standing.OVER
         case _ as never:
             assert_never(never)
@@ -59,10 +59,17 @@ def drift(state: Trajectory, catalog: Catalog) -> str | None:
 
 
 def _missing(step: Step, catalog: Catalog, *, can_be_undone: bool) -> str | None:
-    if step.state in (StepState.IN_DOUBT, StepState.INTENDED):
+    what = {
+        StepState.IN_DOUBT: "settled",
+        StepState.INTENDED: "settled",
+        StepState.STAGED: "sent",
+        StepState.DEFERRED: "sent",
+    }.get(step.state)
+    if what is not None:
         tool = catalog.tools.get(step.tool)
-        if tool is None or step.operation not in tool.operations:
-            return f"step {step.number} has to be settled at {step.tool}.{step.operation}"
+        # An MCP server's tools need not be declared; it is asked for them anew.
+        if tool is None or (tool.mcp is None and step.operation not in tool.operations):
+            return f"step {step.number} has to be {what} at {step.tool}.{step.operation}"
     undo = step.compensator if can_be_undone and step.is_to_undo else None
     if undo is not None and undo.tool not in catalog.tools:
         return (

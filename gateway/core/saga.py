@@ -28,9 +28,11 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from gateway.core.codes import Code
+from gateway.core.gate import cleared, closed_gate
 from gateway.core.keys import derive_key, undo_key
 from gateway.core.manifest import ApprovalPolicy, Tier
 from gateway.core.outcome import Refusal
+from gateway.core.plan import against_plan
 from gateway.core.records import (
     CompensationCompleted,
     CompensationIntended,
@@ -45,7 +47,9 @@ from gateway.core.records import (
     StepFailed,
     StepInDoubt,
     StepIntended,
+    StepStaged,
     TrajectoryAborted,
+    TrajectoryClosing,
     TrajectoryCommitted,
     TrajectoryFrozen,
     TrajectoryOpened,
@@ -105,9 +109,11 @@ class Open:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """Take a step. `caller` is the digest of the agent's own key and `caller_key` the key itself; `salt` keys ours.
+    """Take a step, or stage it where its operation says so.
 
-    A `stage` that the run is not in yet takes a savepoint of that name first.
+    `caller` is the digest of the agent's own key and `caller_key` the key itself; `salt` keys ours. `at` is UTC
+    milliseconds: without it whatever may run out has run out. A `stage` that the run is not in yet takes a savepoint of that
+    name first.
     """
 
     tool: str
@@ -122,6 +128,7 @@ class Begin:
     caller_key: str | None = None
     request: RecordedRequest | None = None
     stage: str = ""
+    at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,10 +244,11 @@ class FinishUnwinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freeze:
-    """Stop the run for a person."""
+    """Stop the run for a person. `step` is the one it is about."""
 
     incident: str
     detail: str
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +288,7 @@ def decide(state: Trajectory, command: Command) -> list[Record] | Refusal:
         case Open():
             return _open(state, command)
         case Begin():
-            return admits(state, command.operation) or [*_stage(state, command.stage), _intent(state, command)]
+            return _begin(state, command)
         case Complete():
             return _outcome(state, command.step, StepCommitted(
                 step=command.step, reply=command.reply, compensator=command.compensator,
@@ -312,9 +320,9 @@ def decide(state: Trajectory, command: Command) -> list[Record] | Refusal:
             is_done = state.phase is Phase.COMPENSATING and isinstance(next_undo(state), Nothing)
             return [_end_of_unwinding(state)] if is_done else []
         case Freeze():
-            if state.phase is Phase.FROZEN or not state.is_open:
+            if state.phase is Phase.FROZEN or state.is_over:
                 return []
-            return [TrajectoryFrozen(incident=command.incident, detail=command.detail)]
+            return [TrajectoryFrozen(incident=command.incident, detail=command.detail, step=command.step)]
         case Savepoint():
             return _savepoint(state, command)
         case Rewind():
@@ -336,6 +344,10 @@ def admits(state: Trajectory, operation: Operation) -> Refusal | None:
         return _closed(state)
     if operation.is_read:
         return None
+    if state.is_closing:
+        return _closed(state)
+    if operation.is_staged and state.pivot is None:
+        return None
     if state.pivot is not None and (operation.tier is Tier.PIVOT or not operation.is_idempotent):
         return Refusal(
             code=Code.PIVOT_ORDER,
@@ -352,7 +364,7 @@ def admits_settling(state: Trajectory) -> Refusal | None:
     """Return why nothing may be sent to settle a step of the run, or None. A run that is being undone settles on."""
     if state.phase is Phase.FROZEN:
         return _frozen(state)
-    return None if state.is_open else _closed(state)
+    return _closed(state) if state.is_over else None
 
 
 def admits_repeat(state: Trajectory, *, is_in_doubt: bool) -> Refusal | None:
@@ -379,15 +391,7 @@ def _pivot_gate(state: Trajectory, operation: Operation) -> Refusal | None:
             for n in sorted(state.unbound)
         ),
     ]
-    if operation.approval is ApprovalPolicy.REQUIRED:
-        problems.append("it needs an approval and no way to give one is configured")
-    if not problems:
-        return None
-    return Refusal(
-        code=Code.PIVOT_GATE,
-        detail=f"{operation.name} is irreversible and may not be sent while {'; '.join(problems)}. "
-        "Resolve that and send it again, or abort the run.",
-    )
+    return closed_gate(operation.name, problems) if problems else None
 
 
 def _frozen(state: Trajectory) -> Refusal:
@@ -399,11 +403,16 @@ def _frozen(state: Trajectory) -> Refusal:
 
 
 def _closed(state: Trajectory) -> Refusal:
-    what = {
-        Phase.SUCCEEDED: "is committed",
-        Phase.ABORTED_CLEAN: "is aborted",
-        Phase.COMPENSATING: "is being undone",
-    }[state.phase]
+    what = (
+        "is being finished"
+        if state.is_closing
+        else {
+            Phase.SUCCEEDED: "is committed",
+            Phase.ABORTED_CLEAN: "is aborted",
+            Phase.COMPENSATING: "is being undone",
+            Phase.CLOSED: "was closed by an operator",
+        }[state.phase]
+    )
     return Refusal(
         code=Code.TRAJECTORY_CLOSED,
         detail=f"Run {state.id} {what} and takes no more steps. Open a new run.",
@@ -433,12 +442,44 @@ def _stage(state: Trajectory, name: str) -> list[Record]:
     return [SavepointTaken(name=name, by="stage")] if len(state.savepoints) < SAVEPOINTS_LIMIT else []
 
 
+def _begin(state: Trajectory, command: Begin) -> list[Record] | Refusal:
+    operation = command.operation
+    refusal = (
+        admits(state, operation)
+        or against_plan(state, command.tool, operation)
+        or cleared(state, operation, command.action, command.at)
+    )
+    return refusal or [*_stage(state, command.stage), _intent(state, command)]
+
+
 def _intent(state: Trajectory, command: Begin) -> Record:
     previous = state.actions.get(command.action)
     occurrence = 1 if previous is None else state.steps[previous].occurrence + 1
     key = command.caller_key or derive_key(
         command.salt, state.id, command.tool, command.operation.name, command.action, str(occurrence)
     )
+    approval = None
+    if command.operation.approval is ApprovalPolicy.REQUIRED and state.clearance is not None:
+        approval = state.clearance.approval
+    if command.operation.is_staged:
+        assert command.request is not None
+        return StepStaged(
+            step=len(state.steps) + 1,
+            tool=command.tool,
+            operation=command.operation.name,
+            tier=command.operation.tier.value,
+            action=command.action,
+            fingerprint=command.fingerprint,
+            occurrence=occurrence,
+            key=key,
+            method=command.method,
+            target=command.target,
+            request=command.request,
+            is_idempotent=command.operation.is_idempotent,
+            caller=command.caller,
+            approval=approval,
+            delivered=list(state.newly_delivered),
+        )
     return StepIntended(
         step=len(state.steps) + 1,
         tool=command.tool,
@@ -454,6 +495,7 @@ def _intent(state: Trajectory, command: Begin) -> Record:
         caller=command.caller,
         body_digest=command.body_digest,
         request=command.request,
+        approval=approval,
         delivered=list(state.newly_delivered),
     )
 
@@ -469,20 +511,22 @@ def _commit(state: Trajectory, command: Commit) -> list[Record] | Refusal:
         return []
     if state.phase is Phase.FROZEN:
         return _frozen(state)
-    if state.phase in (Phase.COMPENSATING, Phase.ABORTED_CLEAN):
+    if state.phase in (Phase.COMPENSATING, Phase.ABORTED_CLEAN, Phase.CLOSED):
         return _closed(state)
-    if state.in_flight:
+    if in_flight := state.in_flight - state.released:
         return Refusal(
             code=Code.IDEMPOTENCY_CONFLICT,
-            detail=f"Step {min(state.in_flight)} of run {state.id} is still in flight. Wait for it, then commit.",
+            detail=f"Step {min(in_flight)} of run {state.id} is still in flight. Wait for it, then commit.",
             retry_after_ms=1000,
         )
-    if state.in_doubt:
+    if in_doubt := state.in_doubt - state.released:
         return Refusal(
             code=Code.OUTCOME_UNKNOWN,
-            detail=f"The outcome of step {min(state.in_doubt)} of run {state.id} is unknown, so it cannot be committed. "
+            detail=f"The outcome of step {min(in_doubt)} of run {state.id} is unknown, so it cannot be committed. "
             "Send that call again unchanged to settle it, or abort the run.",
         )
+    if state.staged or state.deferred or state.released:
+        return [] if state.is_closing else [TrajectoryClosing(by=command.by)]
     return [TrajectoryCommitted(by=command.by)]
 
 
@@ -492,14 +536,15 @@ def _abort(state: Trajectory, command: Abort) -> list[Record] | Refusal:
             return [UnwindingStarted(reason=command.reason, by=command.by)]
         case Phase.COMPENSATING | Phase.ABORTED_CLEAN:
             return []
-        case Phase.SUCCEEDED:
+        case Phase.SUCCEEDED | Phase.CLOSED:
             return _closed(state)
         case Phase.FROZEN:
             return _frozen(state)
-    if state.pivot is not None:
+    if state.is_past_pivot:
+        sent = f"sent its irreversible step (step {state.pivot})" if state.pivot else "begun to send what was staged"
         return Refusal(
             code=Code.PIVOT_ORDER,
-            detail=f"Run {state.id} has sent its irreversible step (step {state.pivot}) and cannot be undone any more. "
+            detail=f"Run {state.id} has {sent} and cannot be undone any more. "
             "Finish it with idempotent steps and commit it.",
             extra={"pivot": state.pivot},
         )
@@ -530,7 +575,7 @@ def _rewind(state: Trajectory, command: Rewind) -> list[Record] | Refusal:
         return _frozen(state)
     if state.phase is Phase.COMPENSATING and state.rewinding == command.savepoint:
         return []
-    if state.pivot is not None:
+    if state.is_past_pivot:
         return _past_pivot(state, "nothing can be undone any more")
     if state.phase is not Phase.PREPARING:
         return _closed(state)
@@ -558,12 +603,12 @@ RECOVERY_FAILURES_LIMIT = 3
 
 
 def _recovery_failed(state: Trajectory, command: NoteRecoveryFailure) -> list[Record]:
-    if state.phase is Phase.FROZEN or not state.is_open:
+    if state.phase is Phase.FROZEN or state.is_over:
         return []
     failed = RecoveryFailed(where=command.where, error=command.error)
     if state.recovery_failures + 1 < RECOVERY_FAILURES_LIMIT:
         return [failed]
-    incident = "POST_PIVOT_STALLED" if state.pivot is not None else "COMPENSATION_CORRUPTED"
+    incident = "POST_PIVOT_STALLED" if state.is_past_pivot else "COMPENSATION_CORRUPTED"
     return [
         failed,
         TrajectoryFrozen(
@@ -580,6 +625,7 @@ def _end_of_unwinding(state: Trajectory) -> Record:
         return TrajectoryFrozen(
             incident="COMPENSATION_CORRUPTED",
             detail=f"Everything else is undone, but not step {named}: {failed[-1].detail}",
+            step=failed[-1].number,
         )
     if state.rewinding is not None:
         return TrajectoryRewound(savepoint=state.rewinding)
@@ -622,6 +668,7 @@ def _refuse_compensation(state: Trajectory, command: RefuseCompensation) -> list
             incident="COMPENSATION_CORRUPTED",
             detail=f"The compensator of step {step.number} ({step.tool}.{step.operation}) was refused for good: "
             f"{command.detail}",
+            step=step.number,
         ),
     ]
 
@@ -688,6 +735,8 @@ def next_undo(state: Trajectory) -> Unwinding:
 def _undo(step: Step) -> Unwinding:
     if step.state is StepState.IN_DOUBT:
         return Stuck(step, f"its outcome is unknown: {step.detail}")
+    if step.state is StepState.STAGED:
+        return Skip(step, "it was staged and is dropped: it never left", is_residue=False)
     if step.compensator is not None:
         return Undo(step)
     if step.unbound is not None:

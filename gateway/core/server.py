@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import ip_address
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from annotated_types import Ge, Gt, MinLen
 
@@ -18,11 +18,13 @@ from gateway.core.telemetry import TelemetrySettings
 
 __all__ = [
     "Address",
+    "ForwardSettings",
     "JournalBackend",
     "JournalSettings",
     "LimitSettings",
     "RunSettings",
     "ServerSettings",
+    "UnknownHosts",
 ]
 
 KIB: Final = 1 << 10
@@ -64,9 +66,44 @@ class RunSettings:
         Gt(0),
         Doc("How long a compensator is tried, waits for an open breaker not counted, before its run freezes."),
     ] = 3600.0
+    finalize: Annotated[
+        float,
+        SECONDS,
+        Gt(0),
+        Doc("How long a step past the pivot is tried again, likewise, before its run freezes."),
+    ] = 3600.0
     settle: Annotated[
         float, SECONDS, Gt(0), Doc("How long an unknown outcome is asked about before its run freezes.")
     ] = 3600.0
+
+
+class UnknownHosts(StrEnum):
+    """What becomes of calls to hosts that no tool of the manifest has."""
+
+    REFUSE = "refuse"
+    READ = "read"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardSettings:
+    """The gateway as its clients' proxy (HTTP_PROXY, HTTPS_PROXY)."""
+
+    unknown_hosts: Annotated[
+        UnknownHosts,
+        Doc(
+            "Calls to hosts that are no tool's: `refuse` them, or pass on what only reads (`read`), public hosts only."
+        ),
+    ] = UnknownHosts.REFUSE
+    tunnel: Annotated[
+        tuple[str, ...],
+        Doc("Hosts to which CONNECT opens a blind tunnel; nothing in it is recorded: `host`, `host:port`, `*.domain`."),
+    ] = ()
+    tunnel_idle: Annotated[float, SECONDS, Gt(0), Doc("A tunnel in which nothing moves is closed after this.")] = 600.0
+    tunnels: Annotated[int, Ge(1), Doc("Tunnels open at once; further ones are refused.")] = 1024
+    intercept: Annotated[
+        bool, Doc("Read HTTPS to the manifest's tools under certificates of our own authority (`seawall ca init`).")
+    ] = False
+    ca: Annotated[str | None, MinLen(1), Doc("Folder of that authority; by default `ca` in the data folder.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,20 +141,30 @@ class ServerSettings:
     data: Annotated[str, MinLen(1), Doc("Folder for the journal and spooled bodies; one gateway per folder.")] = "var"
     secrets: Annotated[str | None, Doc("Folder with a file per secret, named like the secret.")] = None
     listen: Annotated[str, MinLen(1), Doc("Where agents connect: `HOST:PORT`, or `unix:/path`.")] = "127.0.0.1:8080"
+    socket_mode: Annotated[
+        Literal["0600", "0660", "0666"],
+        Doc("Who may connect to a Unix socket: its owner, its group too, or everybody on the machine."),
+    ] = "0600"
     control: Annotated[str, MinLen(1), Doc("Health, metrics and operators: `HOST:PORT`, or `unix:/path`.")] = (
         "127.0.0.1:9090"
     )
+    tokens: Annotated[
+        str | None,
+        MinLen(1),
+        Doc("File of tokens (`seawall token`); agents and operators must then prove who they are."),
+    ] = None
     metrics: Annotated[
         str | None,
         Doc("Health and metrics once more, and nothing else, for probes and scrapers on other machines: `HOST:PORT`."),
     ] = None
     allow_unauthenticated: Annotated[
-        bool, Doc("Listen beyond loopback though nobody proves who they are; only behind a network policy.")
+        bool, Doc("Listen beyond loopback without `tokens`; only behind a network policy.")
     ] = False
     drain: Annotated[float, SECONDS, Ge(0), Doc("After SIGTERM, calls in flight have this long to finish.")] = 30.0
     watch: Annotated[bool, Doc("Load the manifest again when one of its files changes; SIGHUP does so always.")] = True
     limits: Annotated[LimitSettings, Doc("Bounds.")] = LimitSettings()
     runs: Annotated[RunSettings, Doc("Runs and their ends.")] = RunSettings()
+    forward: Annotated[ForwardSettings, Doc("The gateway as a proxy.")] = ForwardSettings()
     journal: Annotated[JournalSettings, Doc("Where records go.")] = JournalSettings()
     telemetry: Annotated[TelemetrySettings, Doc("Logs and traces.")] = field(default_factory=TelemetrySettings)
 

@@ -32,6 +32,7 @@ __all__ = [
     "Answer",
     "Inquiry",
     "Verdict",
+    "how_settled",
     "judge",
     "judge_gone",
     "may_resend_until",
@@ -172,3 +173,16 @@ def why_not_resent(tool: ToolSpec, operation: Operation, first_sent: float, now:
         return f"{tool.name} does not say that it honours idempotency keys"
     is_late = now + operation.timeouts.total >= until
     return f"{tool.name} may have forgotten its key by the time that it arrives" if is_late else None
+
+
+def how_settled(tool: ToolSpec, operation: Operation) -> str:
+    """Return in words what becomes of a step of `operation` whose answer never came, for `seawall explain`."""
+    ways = []
+    if operation.probe is not None:
+        ways.append(f"ask {operation.probe.request.source}")
+    if tool.idempotency is not None:
+        while_s = max(0.0, tool.idempotency.window - operation.timeouts.total)
+        ways.append(f"send it again under its key for {while_s:g} s")
+    elif operation.is_idempotent:
+        ways.append("send it again")
+    return ", else ".join(ways) or "a person decides: no probe is declared, and it may not be sent twice"

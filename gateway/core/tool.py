@@ -10,12 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gateway.core.admission import AdmissionSettings
+from gateway.core.authority import HostPattern
 from gateway.core.breaker import BreakerSettings
 from gateway.core.expression import Environment, Expression
 from gateway.core.manifest import (
     ApprovalPolicy,
+    ApprovalSettings,
     IdempotencySettings,
     JournalMode,
+    LeakSettings,
+    SinkSettings,
     Tier,
     TimeoutSettings,
 )
@@ -30,13 +34,17 @@ __all__ = [
     "Catalog",
     "Compensator",
     "Domain",
+    "Gate",
+    "Lease",
     "Match",
     "McpUpstream",
     "Operation",
     "Probe",
     "RequestTemplate",
+    "Sink",
     "ToolSpec",
     "Upstream",
+    "Verifier",
 ]
 
 
@@ -98,6 +106,45 @@ class Probe:
     kind: str = "http"
 
 
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """A declared read whose answer must be as expected."""
+
+    tool: str
+    request: RequestTemplate
+    expect: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Something that must hold before a call: exactly one of a check over the run, a verifier, a margin for its leases."""
+
+    name: str
+    check: Expression | None = None
+    verify: Verifier | None = None
+    margin_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """How long what an operation gives is good: a fixed time, or an end that is read from the answer."""
+
+    ttl_s: float | None = None
+    until: Expression | None = None
+    name: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sink:
+    """Where incidents are raised. `secret` is never printed; `url` is a webhook's whole URL."""
+
+    name: str
+    settings: SinkSettings
+    upstream: Upstream
+    target: str
+    secret: str | None = field(default=None, repr=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Operation:
     """One thing a tool can do. `is_declared` is False for those made up for undeclared calls."""
@@ -111,6 +158,11 @@ class Operation:
     probe: Probe | None = None
     postcondition: Expression | None = None
     approval: ApprovalPolicy = ApprovalPolicy.NONE
+    approved_by: ApprovalSettings = field(default_factory=ApprovalSettings)
+    gates: tuple[Gate, ...] = ()
+    is_staged: bool = False
+    lease: Lease | None = None
+    leak: LeakSettings | None = None
     is_idempotent: bool = False
     fails_cleanly: bool = False
     journal: JournalMode = JournalMode.STRICT
@@ -191,6 +243,7 @@ class ToolSpec:
             `AmbiguousPath`.
         operations: those declared, and the two that stand for all undeclared calls (`is_declared` False).
         credential: header name and value to set on each request; the value is a secret and never printed.
+        hosts: further hosts by which a forward proxy's clients mean it, beside the upstream's own.
         reach: what kind of addresses the upstream's name may lead to.
         breaker_key: names the origin and credential that share one breaker, without revealing the credential.
         digest: of everything above as configured; equal digests mean that a reload changed nothing for this tool.
@@ -207,6 +260,7 @@ class ToolSpec:
     idempotency: IdempotencySettings | None = None
     credential: tuple[bytes, bytes] | None = field(default=None, repr=False)
     is_strict: bool = False
+    hosts: tuple[HostPattern, ...] = ()
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
     reach: Reach = Reach.AUTO
     breaker_key: str = ""
@@ -227,3 +281,4 @@ class Catalog:
     domains: Mapping[str, Domain]
     digest: str = ""
     secrets: SecretBox = field(default_factory=SecretBox, repr=False)
+    sinks: Mapping[str, Sink] = field(default_factory=dict)

@@ -11,31 +11,58 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import assert_never
 
+from gateway.core.approval import Approval, ApprovalState, fold_approval
 from gateway.core.manifest import Tier
 from gateway.core.records import (
+    ApprovalDecided,
+    ApprovalExpired,
+    ApprovalRequested,
     CompensationCompleted,
     CompensationIntended,
     CompensationRefused,
     CompensationSkipped,
+    GatePassed,
+    IncidentAcknowledged,
+    NoticesDelivered,
+    PlanAdopted,
     ReadObserved,
     Record,
     RecoveryFailed,
     RefusalsObserved,
     SavepointTaken,
     StepCommitted,
+    StepDeferred,
     StepFailed,
     StepInDoubt,
     StepIntended,
+    StepReleased,
+    StepResolved,
+    StepStaged,
     TrajectoryAborted,
+    TrajectoryClosed,
+    TrajectoryClosing,
     TrajectoryCommitted,
     TrajectoryFrozen,
     TrajectoryOpened,
+    TrajectoryReleased,
     TrajectoryRewound,
     UnwindingStarted,
 )
 from gateway.core.tool import BoundRequest
 
-__all__ = ["IllegalRecord", "Phase", "Step", "StepState", "Trajectory", "evolve", "fold"]
+__all__ = [
+    "Clearance",
+    "IllegalRecord",
+    "Incident",
+    "Notice",
+    "Phase",
+    "Planned",
+    "Step",
+    "StepState",
+    "Trajectory",
+    "evolve",
+    "fold",
+]
 
 
 class Phase(StrEnum):
@@ -47,6 +74,7 @@ class Phase(StrEnum):
     COMPENSATING = "compensating"
     ABORTED_CLEAN = "aborted_clean"
     FROZEN = "frozen"
+    CLOSED = "closed"
 
 
 class StepState(StrEnum):
@@ -60,6 +88,8 @@ class StepState(StrEnum):
     COMPENSATED = "compensated"
     SKIPPED = "skipped"
     COMPENSATION_FAILED = "compensation_failed"
+    STAGED = "staged"
+    DEFERRED = "deferred"
 
 
 class IllegalRecord(ValueError):
@@ -104,13 +134,80 @@ class Step:
     doubt: str = ""
     undo_turn: int = 1
     skipped: str | None = None
+    committed_at: int = 0
+    method: str = ""
+    target: str = ""
+    fault: str = ""
+    status: int | None = None
+    approval: str | None = None
+    is_staged: bool = False
+    lease: str | None = None
+    lease_until: int | None = None
+    leak: tuple[str, float, float, str] | None = None
+    resolved: str | None = None
 
     @property
     def is_to_undo(self) -> bool:
         """Whether unwinding has anything to say about it yet: undo it, or record why not."""
         if self.state is StepState.FAILED:
             return self.skipped is None
-        return self.state in (StepState.COMMITTED, StepState.COMPENSATING, StepState.IN_DOUBT)
+        return self.state in (StepState.COMMITTED, StepState.COMPENSATING, StepState.IN_DOUBT, StepState.STAGED)
+
+
+@dataclass(frozen=True, slots=True)
+class Clearance:
+    """The gates let this action pass, on the run as `snapshot` describes it."""
+
+    action: str
+    snapshot: str
+    approval: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something about an incident that people are told out of band: `opened`, `acknowledged` or `resolved`."""
+
+    position: int
+    kind: str
+    at: int
+    principal: str = ""
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Incident:
+    """One time that the run was frozen. `position` is that of the record, and with the run's name its own name."""
+
+    id: str
+    kind: str
+    position: int
+    at: int
+    detail: str
+    step: int | None
+    by: str
+    acknowledged_by: str | None = None
+    resolved_by: str | None = None
+    notices: list[Notice] = field(default_factory=list)
+
+    @property
+    def state(self) -> str:
+        """`open`, `acknowledged` or `resolved`."""
+        if self.resolved_by is not None:
+            return "resolved"
+        return "open" if self.acknowledged_by is None else "acknowledged"
+
+
+@dataclass(slots=True)
+class Planned:
+    """A step of an enforced plan. `needs` are the plan's own names; `step` is the run's number once it was taken."""
+
+    id: str
+    tool: str
+    operation: str
+    tier: Tier
+    phase: str
+    needs: tuple[str, ...]
+    step: int | None = None
 
 
 @dataclass(slots=True)
@@ -127,6 +224,10 @@ class Trajectory:
         savepoints: stream version of each by name, in order.
         rewinding: savepoint that the present unwinding stops at; None if it undoes the run.
         recovery_failures: how often in a row settling or undoing broke off.
+        staged, deferred, released: steps that wait for the pivot, that failed past it, that were released and are not done.
+        is_closing: no more steps; to be committed once nothing is left to finish.
+        resume: the phase that a frozen run was in.
+        notified, settled_to: how far each sink, and all of them, have taken the notices about the incidents.
     """
 
     id: str
@@ -156,11 +257,54 @@ class Trajectory:
     refusals: int = 0
     reason: str = ""
     incident: str = ""
+    staged: set[int] = field(default_factory=set)
+    deferred: set[int] = field(default_factory=set)
+    released: set[int] = field(default_factory=set)
+    is_closing: bool = False
+    approvals: dict[str, Approval] = field(default_factory=dict)
+    clearance: Clearance | None = None
+    plan: list[Planned] | None = None
+    resume: Phase | None = None
+    incidents: list[Incident] = field(default_factory=list)
+    notified: dict[str, int] = field(default_factory=dict)
+    settled_to: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its end is reached: no step, no compensator, nothing to decide."""
+        return self.phase in _OVER
 
     @property
     def is_open(self) -> bool:
-        """Whether something may still happen in it."""
-        return self.phase not in (Phase.SUCCEEDED, Phase.ABORTED_CLEAN)
+        """Whether something may still happen in it, be it only that people are told of its end."""
+        return self.phase not in _OVER or self.has_notices
+
+    @property
+    def is_past_pivot(self) -> bool:
+        """Whether it can only go forward, frozen or not."""
+        return self.pivot is not None or Phase.FINALIZING in (self.phase, self.resume)
+
+    @property
+    def open_incident(self) -> Incident | None:
+        """The incident that keeps it frozen."""
+        return self.incidents[-1] if self.phase is Phase.FROZEN and self.incidents else None
+
+    @property
+    def has_notices(self) -> bool:
+        """Whether people have yet to be told something."""
+        return bool(self.incidents) and self.incidents[-1].notices[-1].position > self.settled_to
+
+    @property
+    def has_living_approvals(self) -> bool:
+        """Whether a person may still decide something, or a decision be used."""
+        return any(approval.is_living for approval in self.approvals.values())
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether time alone makes something due in it: approvals, notices, doubts, work past the pivot."""
+        return bool(
+            self.in_doubt or self.staged or self.deferred or self.released or self.is_closing or self.approvals
+        ) or (bool(self.incidents) and self.has_notices)
 
     @property
     def undone_since(self) -> int:
@@ -176,6 +320,9 @@ class Trajectory:
             self.newly_delivered.append(number)
 
 
+_OVER = (Phase.SUCCEEDED, Phase.ABORTED_CLEAN, Phase.CLOSED)
+
+
 def fold(trajectory_id: str, records: Iterable[tuple[Record, int]]) -> Trajectory:
     """Return the state of a run from all its records, each with its time (UTC milliseconds).
 
@@ -186,6 +333,9 @@ def fold(trajectory_id: str, records: Iterable[tuple[Record, int]]) -> Trajector
     for record, at in records:
         evolve(state, record, at)
     return state
+
+
+_RELEASABLE = (StepState.STAGED, StepState.DEFERRED)
 
 
 def evolve(state: Trajectory, record: Record, at: int) -> Trajectory:
@@ -215,19 +365,37 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
         case StepIntended():
             _intended(state, record, at)
         case StepCommitted():
-            _committed(state, record)
+            _committed(state, record, at)
         case StepFailed():
             step = _take(state, record.step, record, StepState.INTENDED, StepState.IN_DOUBT)
             step.state, step.detail, step.is_delivered = StepState.FAILED, record.detail, True
             step.compensator, step.unbound = record.compensator, record.unbound
             step.order, state.recovery_failures = max(step.order, state.version + 1), 0
-            if state.pivot == step.number:
-                state.pivot = None
+            step.fault, step.status = record.fault, record.status
+            _not_landed(state, step)
         case StepInDoubt():
             step = _take(state, record.step, record, StepState.INTENDED)
             step.state, step.detail = StepState.IN_DOUBT, record.detail
             step.order, step.doubted_at, step.doubt = state.version + 1, at, record.fault
+            step.fault, step.status = record.fault, record.status
             state.in_doubt.add(step.number)
+        case StepDeferred():
+            step = _take(state, record.step, record, StepState.INTENDED, StepState.IN_DOUBT)
+            step.state, step.detail = StepState.DEFERRED, record.detail
+            step.fault, step.status = record.fault, record.status
+            state.deferred.add(step.number)
+        case StepStaged():
+            _staged(state, record, at)
+        case StepReleased():
+            step = state.steps[record.step]
+            _expect(state, record, state.phase is Phase.FINALIZING and step.state in _RELEASABLE)
+            if step.state is StepState.STAGED:
+                step.intended_at = at
+            state.staged.discard(step.number)
+            state.deferred.discard(step.number)
+            step.state = StepState.INTENDED
+            state.in_flight.add(step.number)
+            state.released.add(step.number)
         case ReadObserved():
             state.reads += 1
         case RefusalsObserved():
@@ -237,6 +405,8 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             _expect(state, record, state.phase in (Phase.PREPARING, Phase.FROZEN) or is_widened)
             _expect(state, record, record.savepoint is None or record.savepoint in state.savepoints)
             state.phase, state.reason, state.rewinding = Phase.COMPENSATING, record.reason, record.savepoint
+            state.resume = None
+            _void_approvals(state)
         case SavepointTaken():
             _expect(state, record, state.phase is Phase.PREPARING)
             state.savepoints.pop(record.name, None)
@@ -259,18 +429,42 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
                 step.state, step.detail = StepState.SKIPPED, record.reason
             step.skipped, step.is_residue = record.reason, record.is_residue
             state.in_doubt.discard(step.number)
+            state.staged.discard(step.number)
         case CompensationRefused():
             step = state.steps[record.step]
             step.state, step.detail, step.is_residue = StepState.COMPENSATION_FAILED, record.detail, True
+            step.fault, step.status = record.fault, record.status
             state.in_doubt.discard(step.number)
         case TrajectoryAborted():
             _expect(state, record, state.phase is Phase.COMPENSATING and state.rewinding is None)
             state.phase = Phase.ABORTED_CLEAN
         case TrajectoryCommitted():
             _expect(state, record, state.phase in (Phase.PREPARING, Phase.FINALIZING))
-            state.phase = Phase.SUCCEEDED
+            state.phase, state.is_closing = Phase.SUCCEEDED, False
+            _void_approvals(state)
+        case TrajectoryClosing():
+            _expect(state, record, state.phase in (Phase.PREPARING, Phase.FINALIZING))
+            state.is_closing = True
+            _no_way_back(state)
         case TrajectoryFrozen():
-            state.phase, state.incident, state.reason = Phase.FROZEN, record.incident, record.detail
+            _frozen(state, record, at)
+        case TrajectoryReleased() | TrajectoryClosed() | IncidentAcknowledged() | StepResolved():
+            _decided(state, record, at)
+        case ApprovalRequested() | ApprovalDecided() | ApprovalExpired():
+            fold_approval(state.approvals, record, at)
+        case GatePassed():
+            state.clearance = Clearance(record.action, record.snapshot, record.approval)
+        case PlanAdopted():
+            state.plan = [
+                Planned(
+                    id=one["id"], tool=one["tool"], operation=one["operation"], tier=Tier(one["tier"]),
+                    phase=one["phase"], needs=tuple(one["needs"]))
+                for one in record.steps
+            ]  # fmt: skip
+        case NoticesDelivered():
+            state.notified[record.sink] = record.up_to
+            if record.is_complete:
+                state.settled_to = max(state.settled_to, record.up_to)
         case _ as never:
             assert_never(never)
 
@@ -280,12 +474,7 @@ def _intended(state: Trajectory, record: StepIntended, at: int) -> None:
     _expect(state, record, state.phase in (Phase.PREPARING, Phase.FINALIZING))
     _expect(state, record, record.step == len(state.steps) + 1)
     _expect(state, record, tier is not Tier.PIVOT or state.pivot is None)
-    for number in record.delivered:
-        step = state.steps[number]
-        step.is_delivered = True
-        state.undelivered.discard(number)
-    if record.delivered:
-        state.newly_delivered = [n for n in state.newly_delivered if n not in record.delivered]
+    _delivered(state, record.delivered)
     state.steps[record.step] = Step(
         number=record.step,
         tool=record.tool,
@@ -301,26 +490,185 @@ def _intended(state: Trajectory, record: StepIntended, at: int) -> None:
         caller=record.caller,
         intended_at=at,
         intended=state.version + 1,
+        method=record.method,
+        target=record.target,
+        approval=record.approval,
     )
     state.in_flight.add(record.step)
-    state.actions[record.action] = record.step
-    if record.caller is not None:
-        state.callers[record.caller] = record.step
+    _known(state, state.steps[record.step])
     if tier is Tier.PIVOT:
         state.pivot = record.step
 
 
-def _committed(state: Trajectory, record: StepCommitted) -> None:
+def _staged(state: Trajectory, record: StepStaged, at: int) -> None:
+    _expect(state, record, state.phase is Phase.PREPARING and state.pivot is None)
+    _expect(state, record, record.step == len(state.steps) + 1)
+    _delivered(state, record.delivered)
+    step = state.steps[record.step] = Step(
+        number=record.step,
+        tool=record.tool,
+        operation=record.operation,
+        tier=Tier(record.tier),
+        action=record.action,
+        fingerprint=record.fingerprint,
+        occurrence=record.occurrence,
+        key=record.key,
+        state=StepState.STAGED,
+        order=state.version + 1,
+        is_idempotent=record.is_idempotent,
+        is_delivered=True,
+        caller=record.caller,
+        intended_at=at,
+        intended=state.version + 1,
+        method=record.method,
+        target=record.target,
+        approval=record.approval,
+        is_staged=True,
+    )
+    state.staged.add(record.step)
+    _known(state, step)
+
+
+def _delivered(state: Trajectory, numbers: list[int]) -> None:
+    for number in numbers:
+        step = state.steps[number]
+        step.is_delivered = True
+        state.undelivered.discard(number)
+    if numbers:
+        state.newly_delivered = [n for n in state.newly_delivered if n not in numbers]
+
+
+def _known(state: Trajectory, step: Step) -> None:
+    """What a repeat is recognised by, and what the step uses up: its clearance, its approval, its place in the plan."""
+    state.actions[step.action] = step.number
+    if step.caller is not None:
+        state.callers[step.caller] = step.number
+    if step.approval is not None:
+        approval = state.approvals[step.approval]
+        approval.state, approval.step = ApprovalState.USED, step.number
+    state.clearance = None
+    for planned in state.plan or ():
+        is_free = planned.step is None or state.steps[planned.step].state is StepState.FAILED
+        if is_free and (planned.tool, planned.operation) == (step.tool, step.operation):
+            planned.step = step.number
+            break
+
+
+def _committed(state: Trajectory, record: StepCommitted, at: int) -> None:
     step = _take(state, record.step, record, StepState.INTENDED, StepState.IN_DOUBT)
     if step.state is StepState.INTENDED:
         step.order = state.version + 1
-    step.state, state.recovery_failures = StepState.COMMITTED, 0
+    step.state, state.recovery_failures, step.committed_at = StepState.COMMITTED, 0, at
     step.compensator, step.unbound, step.bad, step.detail = record.compensator, record.unbound, record.bad, ""
-    state.undelivered.add(step.number)
+    step.lease, step.lease_until, step.leak = record.lease, record.lease_until, record.leak
+    if step.number in state.released:
+        state.released.discard(step.number)
+    elif not step.is_delivered:
+        state.undelivered.add(step.number)
     if step.unbound is not None:
         state.unbound.add(step.number)
-    if step.number == state.pivot and state.phase is Phase.PREPARING:
+    if step.number == state.pivot:
+        _no_way_back(state)
+    elif Phase.FINALIZING in (state.phase, state.resume):
+        step.compensator = None
+
+
+def _no_way_back(state: Trajectory) -> None:
+    """The pivot has committed: compensators are retired, for good."""
+    if state.phase is Phase.PREPARING:
         state.phase = Phase.FINALIZING
+    elif state.phase is Phase.FROZEN and state.resume is Phase.PREPARING:
+        state.resume = Phase.FINALIZING
+    if Phase.FINALIZING in (state.phase, state.resume):
+        for step in state.steps.values():
+            step.compensator = None
+
+
+def _not_landed(state: Trajectory, step: Step) -> None:
+    """The step certainly had no effect: what it used up is free again, within its time."""
+    state.released.discard(step.number)
+    if state.pivot == step.number:
+        state.pivot = None
+    approval = state.approvals.get(step.approval or "")
+    if approval is not None and approval.state is ApprovalState.USED:
+        approval.state, approval.step = ApprovalState.GRANTED, None
+
+
+def _void_approvals(state: Trajectory) -> None:
+    state.clearance = None
+    for approval in state.approvals.values():
+        if approval.is_living:
+            approval.state = ApprovalState.VOID
+
+
+def _frozen(state: Trajectory, record: TrajectoryFrozen, at: int) -> None:
+    _expect(state, record, not state.is_over)
+    if state.phase is Phase.FROZEN:
+        return  # the first incident stands until a person has decided
+    state.resume = state.phase
+    state.phase, state.incident, state.reason = Phase.FROZEN, record.incident, record.detail
+    position = state.version + 1
+    incident = Incident(f"{state.id}~{position}", record.incident, position, at, record.detail, record.step, record.by)
+    incident.notices.append(Notice(position, "opened", at, record.by, record.detail))
+    state.incidents.append(incident)
+
+
+def _decided(
+    state: Trajectory,
+    record: TrajectoryReleased | TrajectoryClosed | IncidentAcknowledged | StepResolved,
+    at: int,
+) -> None:
+    """A person has spoken."""
+    if isinstance(record, StepResolved):
+        _resolved(state, record, at)
+        return
+    incident = state.open_incident
+    _expect(state, record, incident is not None)
+    assert incident is not None
+    kind = "acknowledged" if isinstance(record, IncidentAcknowledged) else "resolved"
+    incident.notices.append(Notice(state.version + 1, kind, at, record.principal, record.reason))
+    if isinstance(record, IncidentAcknowledged):
+        incident.acknowledged_by = record.principal
+        return
+    incident.resolved_by = record.principal
+    state.incident, state.reason, state.recovery_failures = "", record.reason, 0
+    if isinstance(record, TrajectoryClosed):
+        state.phase, state.resume, state.is_closing = Phase.CLOSED, None, False
+        _void_approvals(state)
+        return
+    state.phase, state.resume = Phase(record.to), None
+    for step in state.steps.values():
+        if step.state is StepState.IN_DOUBT:
+            step.doubted_at = at
+        if step.state is StepState.COMPENSATION_FAILED and state.phase is Phase.COMPENSATING:
+            step.state, step.is_residue = StepState.COMMITTED, False
+    if state.phase is Phase.COMPENSATING:
+        _void_approvals(state)
+
+
+def _resolved(state: Trajectory, record: StepResolved, at: int) -> None:
+    step = state.steps[record.step]
+    step.resolved = record.verdict
+    step.detail = f"{record.verdict.replace('_', ' ')}, says {record.principal}: {record.evidence}"
+    has_landed = record.verdict == "landed"
+    for numbers in (state.in_flight, state.in_doubt, state.staged, state.deferred):
+        numbers.discard(step.number)
+    step.is_residue = False
+    if step.state in (StepState.COMPENSATING, StepState.COMPENSATION_FAILED):
+        step.state = StepState.COMMITTED if has_landed else StepState.COMPENSATED
+        return
+    if not has_landed:
+        step.state, step.is_delivered = StepState.FAILED, True
+        _not_landed(state, step)
+        return
+    step.state, step.order, step.committed_at = StepState.COMMITTED, state.version + 1, at
+    state.released.discard(step.number)
+    step.is_delivered = True
+    if step.number == state.pivot:
+        _no_way_back(state)
+    elif step.tier is Tier.COMPENSABLE and not state.is_past_pivot:
+        step.unbound = "a person found that it landed; there is no answer to bind its compensator from"
+        state.unbound.add(step.number)
 
 
 def _compensating(state: Trajectory, record: CompensationIntended) -> None:

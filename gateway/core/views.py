@@ -32,6 +32,13 @@ def trajectory_view(state: Trajectory, *, with_steps: bool = True) -> dict[str, 
             {"step": step.number, "operation": step.operation, "reason": step.detail} for step in residue(state)
         ],
     }
+    if state.approvals:
+        view["approvals"] = [{"id": one.id, "state": one.state.value} for one in state.approvals.values()]
+    if state.incidents:
+        view["incidents"] = [{"id": one.id, "class": one.kind, "state": one.state} for one in state.incidents]
+    if state.plan is not None:
+        view["plan"] = [{"id": one.id, "operation": f"{one.tool}.{one.operation}", "phase": one.phase, "step": one.step}
+                        for one in state.plan]  # fmt: skip
     if with_steps:
         view["steps"] = [_step(step) for step in state.steps.values()]
     return view

@@ -50,6 +50,7 @@ UPSTREAM_HTTP: Headers = ((b"Mcp-Upstream-Answer", b"http"),)
 
 ANSWER_LIMIT = 64 << 20
 RESUME_LIMIT = 8
+GOODBYE_S = 2.0
 _ACCEPT: Headers = (
     (b"Content-Type", b"application/json"),
     (b"Accept", b"application/json, text/event-stream"),
@@ -167,10 +168,16 @@ class HttpServer:
             await session.close()
 
     async def close(self) -> None:
-        """End all sessions."""
+        """End all sessions; a server that does not care is not waited for."""
         sessions, self._sessions = list(self._sessions.values()), OrderedDict()
-        for session in sessions:
-            await session.close()
+        if self._stateless is not None:
+            sessions.append(self._stateless)
+        tasks = [asyncio.get_running_loop().create_task(session.close()) for session in sessions]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=GOODBYE_S)
+            for task in late:
+                task.cancel()
+            await asyncio.wait(tasks)
 
 
 class HttpSession:

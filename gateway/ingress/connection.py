@@ -65,7 +65,9 @@ class AgentConnection(BaseProtocol):
     """See the module."""
 
     __slots__ = (
+        "__weakref__",
         "_alarm",
+        "_early",
         "_head_bytes",
         "_incoming",
         "_is_closing",
@@ -102,6 +104,7 @@ class AgentConnection(BaseProtocol):
         self._left_over: StreamReader | None = None
         self._is_deaf = False
         self._is_closing = False
+        self._early: bytes | None = None
         self._head_bytes = 0
         self._unconsumed = 0
         self.peer = ""
@@ -129,11 +132,16 @@ class AgentConnection(BaseProtocol):
     def data_received(self, data: bytes) -> None:
         """Called by the transport; with nothing by the stream of a body, to go on after a pause."""
         parser = self._parser
+        if self._early is not None:
+            self._keep_early(data)
+            return
         if self._is_deaf or parser is None:
             return
         try:
             messages, is_upgrade, tail = parser.feed_data(data)
             self._enqueue(messages)
+            if is_upgrade and messages[-1][0].method == "CONNECT":
+                self._early, is_upgrade = tail, False
             while is_upgrade:  # nobody takes up an upgrade here: it stays plain HTTP (RFC 9110 section 7.8)
                 parser.set_upgraded(False)
                 messages, is_upgrade, tail = parser.feed_data(tail)
@@ -172,6 +180,28 @@ class AgentConnection(BaseProtocol):
         """Called by the stream, also where nothing was paused."""
         if self._reading_paused:
             super().resume_reading(resume_parser)
+
+    def _keep_early(self, data: bytes) -> None:
+        """Keep what follows a CONNECT: it is for whoever takes the connection over, and never HTTP for us."""
+        assert self._early is not None
+        self._early += data
+        if len(self._early) >= READ_BYTES and self.transport is not None and not self._is_deaf:
+            self.transport.pause_reading()
+
+    def hand_over(self) -> tuple[asyncio.Transport, bytes]:
+        """Let go of the transport, and of what came behind the CONNECT. Whoever gets them sets a protocol of its own.
+
+        The request's task goes on, and is cancelled with the front; nothing else here touches the transport any more.
+        """
+        transport, early = self.transport, self._early or b""
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the agent has left")
+        transport.pause_reading()
+        self._alarm.stop()
+        self._is_deaf = self._is_closing = True
+        self.transport = self._parser = None
+        self._early = b""
+        return transport, early
 
     # --- ending
 
@@ -271,7 +301,10 @@ class AgentConnection(BaseProtocol):
 
     def _served(self, content: StreamReader, *, is_kept: bool) -> None:
         transport = self.transport
-        if transport is None or transport.is_closing():
+        if transport is None:
+            self._server.connections.discard(self)
+            return
+        if transport.is_closing():
             return
         if content.is_eof():
             self._go_on(is_kept=is_kept)

@@ -10,15 +10,22 @@ The first three alone may have a second port: they change nothing and name no ru
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import orjson
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
+from gateway.core.approval import ApprovalState, Verdict
 from gateway.core.outcome import Refusal
 from gateway.core.problem import problem
 from gateway.core.trajectory import Phase
+from gateway.ingress.desk import Desk
+from gateway.ingress.guard import proven, who
 from gateway.ingress.mcp_listing import Listings
 from gateway.ingress.runs import Runs, Shown
 from gateway.journal import Journal, JournalError
@@ -27,11 +34,29 @@ __all__ = ["Control", "control_app", "health_app"]
 
 Statistics = Callable[[], Mapping[str, object]]
 
+_PRINCIPAL: Final = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
+
 _ROUTES: dict[str, tuple[str, str, str]] = {
     "trajectories": ("GET", "/api/v1/trajectories", "Runs, last changed first. Query: limit, before, state."),
     "trajectory": ("GET", "/api/v1/trajectories/{id}", "One run with its steps."),
     "abort": ("POST", "/api/v1/trajectories/{id}/abort", "Undo a run. Body: {reason}. 200 undone, 202 going on."),
     "commit": ("POST", "/api/v1/trajectories/{id}/commit", "Close a run as done."),
+    "freeze": ("POST", "/api/v1/trajectories/{id}/freeze", "Stop a run for a person. Body: {principal, reason}."),
+    "release": ("POST", "/api/v1/trajectories/{id}/release", "Let a frozen run go on. Body: {principal, reason, to?}."),
+    "close": ("POST", "/api/v1/trajectories/{id}/close", "End a frozen run as it is. Body: {principal, reason}."),
+    "resolve_step": (
+        "POST", "/api/v1/trajectories/{id}/steps/{step}/resolve",
+        "Say whether a step's effect is in the world. Body: {principal, as: landed|not_landed, evidence}."),
+    "approvals": ("GET", "/api/v1/approvals", "What waits for people. Query: state (pending, granted, …, all)."),
+    "approval": ("GET", "/api/v1/approvals/{id}", "One approval: exactly what was asked, and who said what."),
+    "approve": ("POST", "/api/v1/approvals/{id}/approve", "Vote for it. Body: {principal, reason}."),
+    "reject": ("POST", "/api/v1/approvals/{id}/reject", "Vote against it: that is a no. Body: {principal, reason}."),
+    "incidents": ("GET", "/api/v1/incidents", "Open incidents, the oldest first."),
+    "incident": ("GET", "/api/v1/incidents/{id}", "One incident with everything a person needs to decide."),
+    "acknowledge": ("POST", "/api/v1/incidents/{id}/ack", "Look after it. Body: {principal, reason?}."),
+    "resolve": (
+        "POST", "/api/v1/incidents/{id}/resolve",
+        "Release its run, or close it. Body: {principal, reason, to?: phase, close?: true}."),
     "breakers": ("GET", "/api/v1/breakers", "Every breaker: state, window, cooldown."),
     "domains": ("GET", "/api/v1/domains", "Every domain: slots, queue."),
     "repairs": ("GET", "/api/v1/repairs", "What became of repairs, by operation and kind of trouble."),
@@ -44,7 +69,7 @@ _ROUTES: dict[str, tuple[str, str, str]] = {
     ),
     "accept": ("POST", "/api/v1/tools/{id}/accept", "Agree to a server's changed definitions. Body: {names?}."),
     "status": ("GET", "/api/v1/status", "Everything above in short."),
-}
+}  # fmt: skip
 
 
 class Control:
@@ -54,19 +79,24 @@ class Control:
         self,
         *,
         runs: Runs,
+        desk: Desk,
         journal: Journal,
         metrics: Callable[[], bytes],
         readiness: Callable[[], str | None],
         statistics: Mapping[str, Statistics],
         listings: Listings,
+        guard: Middleware | None = None,
     ) -> None:
-        """`readiness` returns why calls are not welcome, or None. `statistics`: breakers, domains, manifest, status."""
+        """`readiness` returns why calls are not welcome, or None. `statistics`: breakers, domains, manifest, status.
+        `guard` asks who it is; without one nobody is asked."""
         self.listings = listings
         self.runs = runs
+        self.desk = desk
         self.journal = journal
         self.metrics = metrics
         self.readiness = readiness
         self.statistics = statistics
+        self.guard = guard
 
     async def healthz(self, request: web.Request) -> web.Response:
         """Answer while the event loop turns."""
@@ -114,11 +144,105 @@ class Control:
         if body is None:
             return _json(422, {"detail": 'The body must be a JSON object such as {"reason": "…"}.'})
         reason = str(body.get("reason") or "aborted by an operator")
-        return _answer(await self.runs.abort(request.match_info["id"], reason, by="operator"))
+        return _answer(await self.runs.abort(request.match_info["id"], reason, by=who(request)))
 
     async def commit(self, request: web.Request) -> web.Response:
         """Close a run."""
         return _answer(await self.runs.commit(request.match_info["id"]))
+
+    # --- what people decide
+
+    async def freeze(self, request: web.Request) -> web.Response:
+        """Stop a run for a person."""
+        return await self._decided(request, lambda d: self.desk.freeze(_id(request), d.principal, d.reason))
+
+    async def release(self, request: web.Request) -> web.Response:
+        """Let a frozen run go on."""
+        return await self._decided(
+            request, lambda d: self.desk.release(_id(request), d.text("to"), d.principal, d.reason)
+        )
+
+    async def close(self, request: web.Request) -> web.Response:
+        """End a frozen run as it is."""
+        return await self._decided(request, lambda d: self.desk.close(_id(request), d.principal, d.reason))
+
+    async def resolve_step(self, request: web.Request) -> web.Response:
+        """Record what a person found out about a step."""
+        number = request.match_info["step"]
+        if not (number.isascii() and number.isdigit() and len(number) < 10):
+            return _json(422, {"detail": f"{number[:40]!r} is not the number of a step."})
+        return await self._decided(
+            request,
+            lambda d: self.desk.resolve_step(
+                _id(request), int(number), d.text("as") or "", d.text("evidence") or "", d.principal
+            ),
+            reason_from="evidence",
+        )
+
+    async def approvals(self, request: web.Request) -> web.Response:
+        """List approvals."""
+        state = request.query.get("state")
+        known = [*ApprovalState, "all"]
+        if state is not None and state not in known:
+            return _json(422, {"detail": f"state must be one of {', '.join(known)}."})
+        return _answer(self.desk.approvals(state))
+
+    async def approval(self, request: web.Request) -> web.Response:
+        """Show an approval."""
+        return _answer(await self.desk.approval(_id(request)))
+
+    async def approve(self, request: web.Request) -> web.Response:
+        """Vote for a call."""
+        return await self._voted(request, Verdict.APPROVE)
+
+    async def reject(self, request: web.Request) -> web.Response:
+        """Vote against a call."""
+        return await self._voted(request, Verdict.REJECT)
+
+    async def _voted(self, request: web.Request, verdict: Verdict) -> web.Response:
+        return await self._decided(request, lambda d: self.desk.decide(_id(request), verdict, d.principal, d.reason))
+
+    async def incidents(self, request: web.Request) -> web.Response:
+        """List the open incidents."""
+        return _answer(await self.desk.incidents())
+
+    async def incident(self, request: web.Request) -> web.Response:
+        """Show an incident."""
+        return _answer(await self.desk.incident(_id(request)))
+
+    async def acknowledge(self, request: web.Request) -> web.Response:
+        """Look after an incident."""
+        return await self._decided(
+            request, lambda d: self.desk.acknowledge(_id(request), d.principal, d.reason), needs_reason=False
+        )
+
+    async def resolve(self, request: web.Request) -> web.Response:
+        """Resolve an incident."""
+        return await self._decided(
+            request,
+            lambda d: self.desk.resolve(
+                _id(request), d.principal, d.reason, to=d.text("to"), is_closing=d.body.get("close") is True
+            ),
+        )
+
+    async def _decided(
+        self,
+        request: web.Request,
+        decide: Callable[[Decision], Awaitable[Shown | Refusal]],
+        *,
+        needs_reason: bool = True,
+        reason_from: str = "reason",
+    ) -> web.Response:
+        """Hand a person's decision on; without a name and a reason it is none."""
+        body = await _body(request)
+        if body is None:
+            return _json(422, {"detail": 'The body must be a JSON object such as {"principal": "…", "reason": "…"}.'})
+        decision = Decision(principal_of(request, body), body)
+        if not _PRINCIPAL.fullmatch(decision.principal):
+            return _json(422, {"detail": "`principal` must say who decides: 1 to 128 printable characters."})
+        if needs_reason and not (decision.text(reason_from) or "").strip():
+            return _json(422, {"detail": f"`{reason_from}` must say why; it is journaled."})
+        return _answer(await decide(decision))
 
     async def journal_stats(self, request: web.Request) -> web.Response:
         """Show the journal's figures."""
@@ -154,12 +278,26 @@ class Control:
 def control_app(control: Control) -> web.Application:
     """Return the application that serves `control`."""
     app = health_app(control)
+    if control.guard is not None:
+        app.middlewares.append(control.guard)
     app.router.add_get("/api/v1/openapi.json", control.openapi)
     handlers: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
         "trajectories": control.trajectories,
         "trajectory": control.trajectory,
         "abort": control.abort,
         "commit": control.commit,
+        "freeze": control.freeze,
+        "release": control.release,
+        "close": control.close,
+        "resolve_step": control.resolve_step,
+        "approvals": control.approvals,
+        "approval": control.approval,
+        "approve": control.approve,
+        "reject": control.reject,
+        "incidents": control.incidents,
+        "incident": control.incident,
+        "acknowledge": control.acknowledge,
+        "resolve": control.resolve,
         "journal": control.journal_stats,
         "tools": control.tools,
         "accept": control.accept,
@@ -202,6 +340,37 @@ async def _body(request: web.Request) -> dict[str, object] | None:
     return value if isinstance(value, dict) else None
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A person's decision, as it came."""
+
+    principal: str
+    body: Mapping[str, object]
+
+    @property
+    def reason(self) -> str:
+        """Why."""
+        return self.text("reason") or ""
+
+    def text(self, name: str) -> str | None:
+        """Return a member of the body that is a text, or None."""
+        value = self.body.get(name)
+        return value if isinstance(value, str) else None
+
+
+def principal_of(request: web.Request, body: Mapping[str, object]) -> str:
+    """Return who decides: whom the token proves, so that nobody votes twice under two names; where no tokens are in use, as
+    the caller says, for whoever reaches this port is trusted to say so."""
+    if (name := proven(request)) is not None:
+        return name
+    value = body.get("principal")
+    return value if isinstance(value, str) else ""
+
+
+def _id(request: web.Request) -> str:
+    return request.match_info["id"]
+
+
 def _answer(answer: Shown | Refusal) -> web.Response:
     if isinstance(answer, Refusal):
         told = problem(answer)
@@ -219,9 +388,11 @@ def _json(status: int, value: object) -> web.Response:
 def _openapi() -> dict[str, object]:
     paths: dict[str, dict[str, object]] = {}
     for name, (method, path, summary) in _ROUTES.items():
-        parameters = (
-            [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}] if "{id}" in path else []
-        )
+        parameters = [
+            {"name": one, "in": "path", "required": True, "schema": {"type": "string"}}
+            for one in ("id", "step")
+            if f"{{{one}}}" in path
+        ]
         paths.setdefault(path, {})[method.lower()] = {
             "operationId": name,
             "summary": summary,

@@ -18,17 +18,17 @@ connection by the read buffer plus the transport's write buffer.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import re
 import socket
-import stat
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
+from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from aiohttp.http import HttpVersion10, HttpVersion11
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
@@ -38,6 +38,7 @@ from gateway.core.headers import field_lines
 from gateway.core.message import Body, BytesBody, Headers
 from gateway.ingress.connection import HEAD_BYTES, AgentConnection, HeadTooLarge, Limits
 from gateway.ingress.request import IncomingRequest, UploadBroken
+from gateway.ingress.unix import bind_unix
 from gateway.ingress.writer import ResponseWriter, write_body
 
 __all__ = ["HttpFront", "IncomingRequest", "OutgoingResponse", "UploadBroken"]
@@ -45,6 +46,7 @@ __all__ = ["HttpFront", "IncomingRequest", "OutgoingResponse", "UploadBroken"]
 log = logging.getLogger(__name__)
 
 KEEPALIVE_S = 75.0
+HANDSHAKE_S = 10.0
 STALLED_S = 60.0
 LINE_BYTES = 16_384
 FIELD_BYTES = 32_768
@@ -60,6 +62,8 @@ class OutgoingResponse:
         headers: as they shall appear; the front adds framing where it is missing or wrong, Date where it is missing.
         body: given back (`aclose`, or `release` if given) in every case, also if nothing could be written.
         on_delivered: called once the kernel has taken the last byte; not called otherwise.
+        takeover: after the head, the connection is this one's: it gets the transport and what the client has sent
+            already, sets a protocol of its own, and returns once the connection is over. There is no body then.
     """
 
     status: int
@@ -68,8 +72,10 @@ class OutgoingResponse:
     reason: bytes | None = None
     on_delivered: Callable[[], None] | None = None
     release: Callable[[], Awaitable[None]] | None = None
+    takeover: Takeover | None = None
 
 
+Takeover = Callable[[asyncio.Transport, bytes], Awaitable[None]]
 Handler = Callable[[IncomingRequest], Awaitable[OutgoingResponse]]
 Refuse = Callable[[int, str], OutgoingResponse]
 
@@ -112,8 +118,10 @@ class HttpFront:
             stalled_s=stalled_s,
         )
         self.connections: set[AgentConnection] = set()
+        self._handlers: WeakKeyDictionary[AgentConnection, Handler] = WeakKeyDictionary()
         self._loop = asyncio.get_running_loop()
         self._listener: asyncio.Server | None = None
+        self._socket: Path | None = None
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -125,21 +133,29 @@ class HttpFront:
         self._listener = await self._loop.create_server(self._accepted, host, port, backlog=1024)
         return int(self._listener.sockets[0].getsockname()[1])
 
-    async def listen_at(self, path: str) -> None:
-        """Listen on a Unix socket, which only the user of this process may connect to; one that is left over is replaced."""
-        listener = socket.socket(socket.AF_UNIX)
-        with contextlib.suppress(FileNotFoundError):
-            if stat.S_ISSOCK(os.stat(path).st_mode):
-                os.unlink(path)
-        before = os.umask(0o177)
-        try:
-            listener.bind(path)
-        except OSError:
-            listener.close()
-            raise
-        finally:
-            os.umask(before)
-        self._listener = await self._loop.create_unix_server(self._accepted, sock=listener, backlog=1024)
+    async def listen_unix(self, path: Path, mode: int = 0o600) -> None:
+        """Listen on a Unix socket that those can connect to whom `mode` lets write it.
+
+        Raises:
+            OSError: somebody listens there already, or the place cannot be used.
+        """
+        bound = bind_unix(path, mode)
+        self._listener = await self._loop.create_unix_server(self._accepted, sock=bound, backlog=1024)
+        self._socket = path
+
+    async def adopt(self, connected: socket.socket, context: ssl.SSLContext, handler: Handler) -> None:
+        """Serve a connection made elsewhere, with TLS, its requests answered by `handler`. Returns after the handshake.
+
+        Raises:
+            OSError: the handshake failed.
+        """
+
+        def accepted() -> AgentConnection:
+            connection = self._accepted()
+            self._handlers[connection] = handler
+            return connection
+
+        await self._loop.connect_accepted_socket(accepted, connected, ssl=context, ssl_handshake_timeout=HANDSHAKE_S)
 
     @property
     def in_flight(self) -> int:
@@ -171,6 +187,9 @@ class HttpFront:
             connection.abort()
             connection.cancel()
         await self._idle.wait()
+        if self._socket is not None:
+            self._socket.unlink(missing_ok=True)
+            self._socket = None
 
     def _accepted(self) -> AgentConnection:
         return AgentConnection(self, self._loop)
@@ -184,7 +203,7 @@ class HttpFront:
         self._in_flight += 1
         self._idle.clear()
         try:
-            response = self._refusal(request) or await self._handled(request)
+            response = self._refusal(request) or await self._handled(request, connection)
             return await self._answered(request, connection, response)
         finally:
             self._in_flight -= 1
@@ -205,9 +224,10 @@ class HttpFront:
         writer.write(self._head(response, framing, names, is_kept=False) + data)
         await writer.drain()
 
-    async def _handled(self, incoming: IncomingRequest) -> OutgoingResponse:
+    async def _handled(self, incoming: IncomingRequest, connection: AgentConnection) -> OutgoingResponse:
+        handler = self._handlers.get(connection, self._handler) if self._handlers else self._handler
         try:
-            return await self._handler(incoming)
+            return await handler(incoming)
         except Exception:
             log.exception("the handler failed on %s", incoming.method)
             return self._refuse(500, "The gateway has failed on this request. Nothing can be said about its effect.")
@@ -241,6 +261,9 @@ class HttpFront:
     ) -> bool:
         writer = ResponseWriter(connection)
         try:
+            if response.takeover is not None:
+                await self._hand_over(writer, connection, response, response.takeover)
+                return False
             is_kept = await self._write(writer, request, response)
             if response.on_delivered is not None:
                 await writer.flush()
@@ -257,6 +280,20 @@ class HttpFront:
             raise ConnectionResetError("the answer was broken off") from error
         finally:
             await (response.release() if response.release is not None else response.body.aclose())
+
+    async def _hand_over(
+        self, writer: ResponseWriter, connection: AgentConnection, response: OutgoingResponse, takeover: Takeover
+    ) -> None:
+        """Say yes, and let go of the connection."""
+        reason = response.reason or _REASONS.get(response.status, b"")
+        writer.write(b"HTTP/1.1 %d %b\r\n%b\r\n" % (response.status, reason, field_lines(response.headers)))
+        transport, early = connection.hand_over()
+        try:
+            await takeover(transport, early)
+        except Exception:
+            log.exception("what took a connection over has failed")
+        finally:
+            transport.close()
 
     async def _write(self, writer: ResponseWriter, request: IncomingRequest, response: OutgoingResponse) -> bool:
         """Write head and body; return whether the connection may serve another request."""

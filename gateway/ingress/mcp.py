@@ -184,6 +184,7 @@ class McpFront:
         client = Client(
             nonce="",
             agent=_agent(request) or request.peer or "local",
+            is_proven=request.proven_agent is not None,
             version=str(meta[VERSION]),
             capabilities=capabilities if isinstance(capabilities, dict) else {},
             info=info if isinstance(info, dict) else {},
@@ -230,6 +231,7 @@ class McpFront:
             nonce=nonce,
             scope="" if tool is None else tool.name,
             agent=_agent(request) or f"mcp-{nonce[:16]}",
+            is_proven=request.proven_agent is not None,
             version=negotiated(message.value.get("protocolVersion")),
             capabilities=capabilities if isinstance(capabilities, dict) else {},
             info=info if isinstance(info, dict) else {},
@@ -241,11 +243,16 @@ class McpFront:
         if id is None:
             agent = _agent(request) or request.peer or "local"
             said = (first_header(request.headers, b"mcp-protocol-version") or b"2025-03-26").decode("latin-1")
-            return Client(nonce=f"anonymous {agent}", agent=agent, version=negotiated(said))
+            proven = request.proven_agent is not None
+            return Client(nonce=f"anonymous {agent}", agent=agent, is_proven=proven, version=negotiated(said))
         client = unsealed(id.decode("latin-1"), self._key)
         scope = "" if tool is None else tool.name
         if client is None or client.scope != scope or self._conversations.has_ended(client.nonce):
             return _json(404, error_message("null", INVALID_REQUEST, "This session is over. Start with initialize."))
+        if request.proven_agent is not None:
+            if client.agent != request.proven_agent:
+                return _json(404, error_message("null", INVALID_REQUEST, "This session is not yours: initialize one."))
+            return replace(client, is_proven=True)
         given = _agent(request)
         return client if given is None else replace(client, agent=given)
 
@@ -535,6 +542,8 @@ def _not_allowed() -> OutgoingResponse:
 
 
 def _agent(request: IncomingRequest) -> str | None:
+    if request.proven_agent is not None:
+        return request.proven_agent
     given = first_header(request.headers, b"seawall-agent")
     text = None if given is None else given.decode("latin-1")
     return text if text is not None and _AGENT.fullmatch(text) else None

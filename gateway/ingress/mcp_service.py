@@ -324,6 +324,7 @@ class McpService:
                 exchange=exchange if tool.mcp is not None else None,
             ),
             agent=_agent(party),
+            is_agent_proven=party.client.is_proven,
             started=now,
             deadline=now + operation.timeouts.total,
             trajectory=named[0],
@@ -346,7 +347,8 @@ class McpService:
             case Failed(reply=reply) if reply is not None:
                 return await self._reply(message, party, call, reply, False)
             case Rejected(refusal):
-                self._trajectories.note_refusal(call.trajectory, refusal.code, call.tool.name, call.operation.name)
+                if refusal.code is not Code.FOREIGN_TRAJECTORY:
+                    self._trajectories.note_refusal(call.trajectory, refusal.code, call.tool.name, call.operation.name)
             case Failed(refusal=given):
                 refusal = given or Refusal(
                     code=Code.UPSTREAM_CONNECT, detail=f"{call.tool.name} could not be reached; nothing was sent."

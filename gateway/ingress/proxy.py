@@ -30,11 +30,13 @@ from gateway.core.paths import BadTarget, split_target
 from gateway.core.problem import problem
 from gateway.core.tool import AmbiguousPath, Catalog, Match, ToolSpec
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
+from gateway.ingress.caller import Caller, caller_of
+from gateway.ingress.forward import Forward
 from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.journal.trajectories import Trajectories
 from gateway.telemetry import Telemetry
 
-__all__ = ["Proxy", "ProxyLimits", "refuse", "refuse_request"]
+__all__ = ["Proxy", "ProxyLimits", "preferred_wait_s", "refuse", "refuse_request"]
 
 _NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _KEY = re.compile(rb'"?[\x21\x23-\x5b\x5d-\x7e]{1,255}"?')
@@ -43,6 +45,10 @@ _MCP = re.compile(rb"/seawall/mcp(?:[/?]|\Z)")
 _NO_TRACE = b"0" * 32
 _NEVER_PASSED = frozenset({"TRACE", "CONNECT"})
 """TRACE would echo credentials (RFC 9110 section 9.3.8); CONNECT opens a tunnel and belongs to the forward proxy."""
+
+
+PREFERRED_WAIT_MAX_S = 3600.0
+"""The longest wait that an agent may ask for (`Prefer: wait`, RFC 7240 section 4.3)."""
 
 
 class ProxyLimits:
@@ -75,8 +81,11 @@ class Proxy:
         telemetry: Telemetry,
         limits: ProxyLimits,
         pseudonym: bytes = b"seawall",
+        forward: Forward | None = None,
     ) -> None:
-        """`pseudonym` is what this gateway calls itself in Via, so that it knows a request that comes round."""
+        """`pseudonym` is what this gateway calls itself in Via, so that it knows a request that comes round. `forward`:
+        how targets in a proxy's forms are understood; without one they are refused."""
+        self._forward = forward
         self.catalog = catalog
         self.is_admitting = True
         self._pipeline = pipeline
@@ -93,6 +102,10 @@ class Proxy:
 
     async def __call__(self, request: IncomingRequest) -> OutgoingResponse:
         """Answer one request."""
+        if self._forward is not None and not request.target.startswith(b"/"):
+            if request.method == "CONNECT":
+                return await self._tunnel(request, self._forward)
+            self._forward.localise(request)
         if request.target.startswith((b"/seawall/", b"/seawall?")) or request.target == b"/seawall":
             if self.mcp is not None and _MCP.match(request.target):
                 return await self.mcp(request)
@@ -100,7 +113,13 @@ class Proxy:
         passed = request.field(b"via")
         if passed is not None:
             passed = b", ".join([value for name, value in request.headers if name.lower() == b"via"])
-        wrong = unfit(request.target, upgrade=request.field(b"upgrade"), passed=passed, pseudonym=self._pseudonym)
+        wrong = unfit(
+            request.target,
+            upgrade=request.field(b"upgrade"),
+            passed=passed,
+            pseudonym=self._pseudonym,
+            takes_urls=self._forward is not None,
+        )
         if wrong is not None and request.method not in _NEVER_PASSED:
             self._telemetry.refused("other", Code.INVALID_ARGUMENTS)
             return refuse_request(*wrong)
@@ -111,6 +130,12 @@ class Proxy:
             return await self._serve(request)
         finally:
             self._in_flight -= 1
+
+    async def _tunnel(self, request: IncomingRequest, forward: Forward) -> OutgoingResponse:
+        if not self.is_admitting:
+            return self._refused("other", self._busy())
+        answer = await forward.connect(request)
+        return self._refused("other", answer) if isinstance(answer, Refusal) else answer
 
     async def _serve(self, request: IncomingRequest) -> OutgoingResponse:
         accepted = self._accept(request)
@@ -143,12 +168,10 @@ class Proxy:
                 detail=f"Connection names {option.decode('latin-1')!r}, an end-to-end field: a proxy may not drop it. "
                 "Leave it out of Connection.",
             )
-        target = split_target(request.target)
-        if isinstance(target, BadTarget):
-            return Refusal(code=Code.INVALID_ARGUMENTS, detail=target.detail)
-        tool = self.catalog.tools.get(target.tool)
-        if tool is None:
-            return self._unknown_tool(target.tool)
+        found = self._tool(request)
+        if isinstance(found, Refusal):
+            return found
+        tool, rest = found
         if tool.mcp is not None:
             where = f"/seawall/mcp/{tool.name}"
             return Refusal(
@@ -157,7 +180,7 @@ class Proxy:
                 detail=f"{tool.name} is an MCP server: it is served at {where} (and with all others at /seawall/mcp).",
             )
         try:
-            match = tool.match(request.method, target.rest.decode("ascii"))
+            match = tool.match(request.method, rest.decode("ascii"))
         except AmbiguousPath as error:
             return Refusal(code=Code.INVALID_ARGUMENTS, detail=str(error), dependency=tool.name)
         operation = match.operation
@@ -166,14 +189,14 @@ class Proxy:
                 code=Code.UNKNOWN_TOOL,
                 dependency=tool.name,
                 detail=f"{tool.name} is strict and declares no operation for {request.method} "
-                f"{target.rest.partition(b'?')[0].decode('ascii')}. Use one of: {', '.join(_declared(tool)) or 'none'}.",
+                f"{rest.partition(b'?')[0].decode('ascii')}. Use one of: {', '.join(_declared(tool)) or 'none'}.",
             )
-        named = self._run_name(request)
+        caller = caller_of(request)
+        if isinstance(caller, Refusal):
+            return caller
+        named = self._run_name(request, caller)
         if isinstance(named, Refusal):
             return named
-        agent = request.field(b"seawall-agent")
-        if agent is not None and not _NAME.fullmatch(agent):
-            return _bad_header("Seawall-Agent", "1 to 128 letters, digits and . _ : -")
         stage = request.field(b"seawall-stage") or b""
         if stage and not _NAME.fullmatch(stage):
             return _bad_header("Seawall-Stage", "1 to 128 letters, digits and . _ : -, the first a letter or digit")
@@ -186,24 +209,37 @@ class Proxy:
             operation=operation,
             request=Request(
                 request.method,
-                target.rest,
+                rest,
                 request.headers,
                 has_side_effects=not operation.is_read,
                 capture_answer=not operation.is_read,
                 fresh_connection=operation.tier is Tier.PIVOT,
             ),
-            agent=agent.decode("ascii") if agent is not None else request.peer or "local",
+            agent=caller.name,
+            is_agent_proven=caller.is_proven,
             started=now,
             deadline=now + operation.timeouts.total,
             trajectory=named[0],
             is_run_named=named[1],
             params=match.params,
             caller_key=key,
+            wait_s=preferred_wait_s(request.headers),
             stage=stage.decode("ascii"),
         )
         return tool, match, call
 
-    def _run_name(self, request: IncomingRequest) -> tuple[str, bool] | Refusal:
+    def _tool(self, request: IncomingRequest) -> tuple[ToolSpec, bytes] | Refusal:
+        """Return the tool that a target means, with path and query below it."""
+        if self._forward is not None and not request.target.startswith(b"/"):
+            found = self._forward.find(request.method, request.target)
+            return found if isinstance(found, Refusal) else (found.tool, found.rest)
+        target = split_target(request.target)
+        if isinstance(target, BadTarget):
+            return Refusal(code=Code.INVALID_ARGUMENTS, detail=target.detail)
+        tool = self.catalog.tools.get(target.tool)
+        return self._unknown_tool(target.tool) if tool is None else (tool, target.rest)
+
+    def _run_name(self, request: IncomingRequest, caller: Caller) -> tuple[str, bool] | Refusal:
         given = request.field(b"seawall-trajectory")
         if given is not None:
             if not _NAME.fullmatch(given):
@@ -215,7 +251,9 @@ class Proxy:
         if trace is not None:
             found = _TRACEPARENT.fullmatch(trace.strip())
             if found is not None and found.group(1) != _NO_TRACE:
-                return f"trace-{found.group(1).decode('ascii')}", False
+                # Agents of one trace have a run each, where they are known to be different.
+                own = f"-{blake2b(caller.name.encode(), digest_size=4).hexdigest()}" if caller.is_proven else ""
+                return f"trace-{found.group(1).decode('ascii')}{own}", False
         return "", False
 
     def _caller_key(self, request: IncomingRequest, tool: ToolSpec) -> str | Refusal | None:
@@ -321,6 +359,8 @@ class Proxy:
             case Failed(reply=reply) if reply is not None:
                 return self._pass_on(call, reply, marks)
             case Rejected(refusal):
+                if refusal.code is Code.FOREIGN_TRAJECTORY:
+                    return refuse(refusal, call)
                 self._trajectories.note_refusal(call.trajectory, refusal.code, call.tool.name, call.operation.name)
                 return refuse(refusal, call, self._delivery(call))
             case Failed(refusal=refusal):
@@ -394,6 +434,18 @@ def refuse_request(status: int, detail: str) -> OutgoingResponse:
     code = Code.INTERNAL if status == 500 else Code.INVALID_ARGUMENTS
     told = problem(Refusal(code=code, detail=detail), status=status)
     return OutgoingResponse(status=told.status, headers=told.headers, body=BytesBody(told.body))
+
+
+def preferred_wait_s(headers: Headers) -> float:
+    """Return how long the agent is ready to wait (`Prefer: wait=N`, whole seconds); 0 if it did not say."""
+    for name, value in headers:
+        if name.lower() == b"prefer":
+            for preference in value.decode("latin-1").split(","):
+                key, _, amount = preference.partition(";")[0].partition("=")
+                amount = amount.strip().strip('"')
+                if key.strip().lower() == "wait" and amount.isascii() and amount.isdigit():
+                    return min(float(amount), PREFERRED_WAIT_MAX_S)
+    return 0.0
 
 
 def _marks(call: Call) -> Headers:

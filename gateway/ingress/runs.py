@@ -1,4 +1,4 @@
-"""The runs API: open, show, commit, abort (design section 7).
+"""The runs API: open, show, plan, commit, abort, and ask what became of an approval (design section 7).
 
 Served on the data plane under `/seawall/v1/trajectories` for agents, and by the control plane for operators. Every verb
 may be repeated: opening an open run, committing a committed one, aborting an aborted one change nothing.
@@ -8,27 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import orjson
 
-from gateway.clock import Clock
+from gateway.clock import Clock, wait_until
+from gateway.core.approval import ApprovalState, approval_view, state_at
 from gateway.core.codes import Code
-from gateway.core.message import BytesBody, first_header
+from gateway.core.message import BytesBody, Headers
 from gateway.core.outcome import Refusal
+from gateway.core.plan import Arranged, Proposed, adopt, arrange
 from gateway.core.saga import Abort, Commit, Open, Rewind, Savepoint
+from gateway.core.tool import Catalog
 from gateway.core.trajectory import Phase
 from gateway.core.views import trajectory_view
 from gateway.egress.spool import Spool, TooLarge
+from gateway.ingress.caller import Caller, caller_of
 from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
-from gateway.ingress.proxy import refuse
+from gateway.ingress.proxy import preferred_wait_s, refuse
 from gateway.journal import Conflict, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
 
 __all__ = ["Runs", "Shown"]
 
 ABORT_WAIT_S = 20.0
-"""How long an abort call waits for the unwinding before it answers 202; the unwinding goes on."""
+"""How long an abort or commit call waits for the unwinding or finishing before it answers 202; that goes on."""
+
+_PLAN_STEPS = 1000
 
 _BODY_MAX = 64 * 1024
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
@@ -40,17 +47,26 @@ _OPEN_KEYS = {"id", "on_abandon", "on_stuck", "ttl", "labels"}
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An answer of the runs API: an HTTP status and a run's view."""
+    """An answer of the runs API: an HTTP status, a view, and when to ask again."""
 
     status: int
     view: dict[str, object]
+    retry_after_s: int | None = None
 
 
 class Runs:
-    """The verbs, free of any framework."""
+    """The verbs, free of any framework. A run of another agent than a proven `caller` is as good as unknown; without a
+    caller (an operator asks) every run is shown."""
 
-    def __init__(self, trajectories: Trajectories, spool: Spool, clock: Clock) -> None:
+    def __init__(
+        self,
+        trajectories: Trajectories,
+        spool: Spool,
+        clock: Clock,
+        catalog: Callable[[], Catalog] = lambda: Catalog({}, {}),
+    ) -> None:
         self._trajectories = trajectories
+        self._catalog = catalog
         self._spool = spool
         self._clock = clock
 
@@ -58,17 +74,21 @@ class Runs:
         """Answer one data-plane request below `/seawall/`."""
         path = request.target.partition(b"?")[0].decode("latin-1")
         parts = path.strip("/").split("/")
-        if parts[:3] != ["seawall", "v1", "trajectories"] or len(parts) > 5:
+        is_approval = parts[:3] == ["seawall", "v1", "approvals"] and len(parts) == 4
+        if not is_approval and (parts[:3] != ["seawall", "v1", "trajectories"] or len(parts) > 5):
             return _plain(404, {"detail": "Nothing is served here. The runs API is at /seawall/v1/trajectories."})
         try:
             body = await request.read_all(self._spool, max_bytes=_BODY_MAX, memory_limit=_BODY_MAX)
             arguments = _arguments(body.data if isinstance(body, BytesBody) else b"")
             if isinstance(arguments, Refusal):
                 return refuse(arguments)
-            agent = (first_header(request.headers, b"seawall-agent") or request.peer.encode() or b"local").decode(
-                "latin-1"
-            )
-            answer = await self._route(request.method, parts[3:], arguments, agent)
+            caller = caller_of(request)
+            if isinstance(caller, Refusal):
+                return refuse(caller)
+            if is_approval:
+                answer = await self.approval(request.method, parts[3], preferred_wait_s(request.headers), caller)
+            else:
+                answer = await self._route(request.method, parts[3:], arguments, caller)
         except TooLarge:
             answer = Refusal(code=Code.PAYLOAD_TOO_LARGE, detail=f"The body is larger than {_BODY_MAX} bytes.")
         except UploadBroken as error:
@@ -81,38 +101,44 @@ class Runs:
             )
         if isinstance(answer, Refusal):
             return refuse(answer)
-        return _plain(answer.status, answer.view)
+        return _plain(answer.status, answer.view, answer.retry_after_s)
 
-    async def _route(self, method: str, rest: list[str], arguments: dict[str, object], agent: str) -> Shown | Refusal:
+    async def _route(
+        self, method: str, rest: list[str], arguments: dict[str, object], caller: Caller
+    ) -> Shown | Refusal:
         match (method, rest):
             case ("POST", []):
-                return await self.open(arguments, agent)
+                return await self.open(arguments, caller)
             case ("GET", [name]):
-                return await self.show(name)
+                return await self.show(name, caller)
+            case ("POST", [name, "plan"]):
+                return await self.plan(name, arguments, caller)
             case ("POST", [name, "commit"]):
-                return await self.commit(name)
+                return await self.commit(name, caller)
             case ("POST", [name, "abort"]):
-                return await self.abort(name, str(arguments.get("reason") or "aborted by the agent"))
+                return await self.abort(name, str(arguments.get("reason") or "aborted by the agent"), caller)
             case ("POST", [name, "savepoints"]):
-                return await self.savepoint(name, arguments)
+                return await self.savepoint(name, arguments, caller)
             case ("POST", [name, "rewind"]):
-                return await self.rewind(name, arguments)
+                return await self.rewind(name, arguments, caller)
         return Refusal(
             code=Code.INVALID_ARGUMENTS,
             detail=f"{method} is not served there. Use POST …/trajectories, GET …/trajectories/ID, "
-            "POST …/trajectories/ID/commit, …/abort, …/savepoints or …/rewind.",
+            "POST …/trajectories/ID/plan, …/commit, …/abort, …/savepoints or …/rewind.",
         )
 
-    async def open(self, arguments: dict[str, object], agent: str) -> Shown | Refusal:
+    async def open(self, arguments: dict[str, object], caller: Caller) -> Shown | Refusal:
         """Open a run: 201, or 200 if it is open already."""
-        opening = _opening(arguments, agent)
+        opening = _opening(arguments, caller.name)
         if isinstance(opening, Refusal):
             return opening
         name, command = opening
         run = await self._trajectories.named(name or f"run-{self._clock.token()}", command)
         if isinstance(run, Refusal):
             return run
-        if not run.state.is_open:
+        if _is_foreign(run, caller):
+            return _foreign(run.state.id)
+        if run.state.is_over:
             return Refusal(
                 code=Code.TRAJECTORY_CLOSED,
                 detail=f"Run {name} is over ({run.state.phase}). Choose another id.",
@@ -123,47 +149,113 @@ class Runs:
             await self._trajectories.decided(run, command)
         return Shown(201 if is_new else 200, trajectory_view(run.state))
 
-    async def show(self, name: str) -> Shown | Refusal:
+    async def show(self, name: str, caller: Caller | None = None) -> Shown | Refusal:
         """Show a run, open or over."""
         run = await self._trajectories.find(name)
-        if run is None:
+        if run is None or _is_foreign(run, caller):
             return _unknown(name)
         run = await self._trajectories.durable(run)
         return Shown(200, trajectory_view(run.state))
 
-    async def commit(self, name: str) -> Shown | Refusal:
-        """Close a run as done."""
+    async def approval(
+        self, method: str, identity: str, wait_s: float, caller: Caller | None = None
+    ) -> Shown | Refusal:
+        """Tell an agent how its held call stands: 202 while it is undecided (or longer, with `Prefer: wait`), else 200."""
+        name = identity.partition("~")[0]
+        run = await self._trajectories.find(name) if method == "GET" else None
+        if run is None or _is_foreign(run, caller) or identity not in run.state.approvals:
+            return Refusal(
+                code=Code.UNKNOWN_APPROVAL,
+                detail=f"No approval is called {identity[:200]!r}. GET the Location that the held call's answer gave.",
+            )
+        until = self._clock.now() + wait_s
+        while state_at(run.state.approvals[identity], self._clock.at()) is ApprovalState.PENDING:
+            left_s = (run.state.approvals[identity].asked.expires_at - self._clock.at()) / 1000
+            if self._clock.now() >= until:
+                break
+            await wait_until(self._clock, run.changed(), min(until, self._clock.now() + left_s))
+            run = await self._trajectories.find(name) or run
+        approval = run.state.approvals[identity]
+        stands = state_at(approval, self._clock.at())
+        view = approval_view(approval, name, self._clock.at()) | {"next": _NEXT[stands]}
+        is_pending = stands is ApprovalState.PENDING
+        return Shown(202 if is_pending else 200, view, 2 if is_pending else None)
+
+    async def plan(self, name: str, arguments: dict[str, object], caller: Caller) -> Shown | Refusal:
+        """Put a proposed graph of steps in order, or say why it has none; with `enforce` the run has to follow it."""
+        enforce = arguments.get("enforce", False)
+        proposed = _proposed(arguments, self._catalog())
+        if isinstance(proposed, Refusal) or not isinstance(enforce, bool):
+            return proposed if isinstance(proposed, Refusal) else _bad_plan(["enforce must be true or false"])
+        order = arrange(proposed)
+        if order and isinstance(order[0], str):
+            problems = [str(problem) for problem in order]
+            return Refusal(
+                code=Code.PIVOT_ORDER,
+                detail=f"There is no safe order: {'; '.join(problems)}.",
+                extra={"problems": problems},
+            )
+        arranged = [one for one in order if isinstance(one, Arranged)]
+        if enforce:
+            run = (
+                await self._trajectories.named(name, Open(agent=caller.name))
+                if _NAME.fullmatch(name)
+                else _unknown(name)
+            )
+            if isinstance(run, Refusal):
+                return run
+            if _is_foreign(run, caller):
+                return _foreign(name)
+            refusal = await self._trajectories.recorded(run, adopt(run.state, arranged))
+            if refusal is not None:
+                return refusal
+        return Shown(200, _plan_view(name, arranged, is_enforced=enforce))
+
+    async def commit(self, name: str, caller: Caller | None = None, *, wait_s: float = ABORT_WAIT_S) -> Shown | Refusal:
+        """Close a run as done: 200, or 202 while what was staged is still being sent."""
         run = await self._trajectories.find(name)
-        if run is None:
+        if run is None or _is_foreign(run, caller):
             return _unknown(name)
         refusal = await self._trajectories.decided(run, Commit())
-        return refusal or Shown(200, trajectory_view(run.state))
+        if refusal is not None:
+            return refusal
+        deadline = self._clock.now() + wait_s
+        while run.state.phase is Phase.FINALIZING and self._clock.now() < deadline:
+            await wait_until(self._clock, run.changed(), deadline)
+            run = await self._trajectories.find(name) or run
+        if run.state.phase is Phase.FROZEN:
+            return await self._trajectories.decided(run, Commit()) or Shown(200, trajectory_view(run.state))
+        return Shown(202 if run.state.phase is Phase.FINALIZING else 200, trajectory_view(run.state))
 
     async def abort(
-        self, name: str, reason: str, *, by: str = "agent", wait_s: float = ABORT_WAIT_S
+        self,
+        name: str,
+        reason: str,
+        caller: Caller | None = None,
+        *,
+        by: str = "agent",
+        wait_s: float = ABORT_WAIT_S,
     ) -> Shown | Refusal:
         """Undo a run: 200 once it is undone, 202 while that goes on."""
         run = await self._trajectories.find(name)
-        if run is None:
+        if run is None or _is_foreign(run, caller):
             return _unknown(name)
         refusal = await self._trajectories.decided(run, Abort(reason=reason[:1000], by=by))
         if refusal is not None:
             return refusal
-        deadline = self._clock.now() + wait_s
-        while run.state.phase is Phase.COMPENSATING and (left := deadline - self._clock.now()) > 0:
-            await asyncio.wait((run.changed(),), timeout=left)
-            run = await self._trajectories.find(name) or run
-        run = await self._trajectories.durable(run)
+        run = await self._trajectories.durable(await self._undone(run, wait_s))
         if run.state.phase is Phase.FROZEN:
             return await self._trajectories.decided(run, Abort(reason=reason)) or Shown(409, trajectory_view(run.state))
         status = 202 if run.state.phase is Phase.COMPENSATING else 200
         return Shown(status, trajectory_view(run.state))
 
-    async def savepoint(self, name: str, arguments: dict[str, object], *, by: str = "agent") -> Shown | Refusal:
+    async def savepoint(
+        self, name: str, arguments: dict[str, object], caller: Caller | None = None, *, by: str = "agent"
+    ) -> Shown | Refusal:
         """Note where a run stands, to rewind to: 201. The same name again moves it."""
         wanted = arguments.get("name")
         run = await self._trajectories.find(name)
-        if run is None:
+        if run is None or _is_foreign(run, caller):
             return _unknown(name)
         if wanted is None:
             wanted = f"savepoint-{len(run.state.savepoints) + 1}"
@@ -173,12 +265,18 @@ class Runs:
         return refusal or Shown(201, {**trajectory_view(run.state), "savepoint": wanted})
 
     async def rewind(
-        self, name: str, arguments: dict[str, object], *, by: str = "agent", wait_s: float = ABORT_WAIT_S
+        self,
+        name: str,
+        arguments: dict[str, object],
+        caller: Caller | None = None,
+        *,
+        by: str = "agent",
+        wait_s: float = ABORT_WAIT_S,
     ) -> Shown | Refusal:
         """Undo what came after a savepoint: 200 once the run can go on from there, 202 while it is being undone."""
         to, reason = arguments.get("to"), arguments.get("reason")
         run = await self._trajectories.find(name)
-        if run is None:
+        if run is None or _is_foreign(run, caller):
             return _unknown(name)
         if not isinstance(to, str):
             return Refusal(code=Code.INVALID_ARGUMENTS, detail="Nothing was undone: `to` must name a savepoint.")
@@ -198,6 +296,75 @@ class Runs:
             await asyncio.wait((run.changed(),), timeout=left)
             run = await self._trajectories.find(run.state.id) or run
         return run
+
+
+_NEXT = {
+    ApprovalState.PENDING: "Wait; ask again after the time that Retry-After gives.",
+    ApprovalState.GRANTED: "Send the identical call again before use_until; it will then be sent to the tool.",
+    ApprovalState.REJECTED: "Do not send the call again in this run; change what was asked for, or abort the run.",
+    ApprovalState.EXPIRED: "Time ran out, which is a no. Do not send the call again in this run; abort it.",
+    ApprovalState.USED: "The call was sent. Send it again, unchanged, to collect its answer.",
+    ApprovalState.VOID: "The run is over, and the call was never sent.",
+}
+
+
+def _proposed(arguments: dict[str, object], catalog: Catalog) -> list[Proposed] | Refusal:
+    """Read the steps of a plan: `{id, tool, operation, after: [id]}`; `operation` may also be `tool.operation`."""
+    steps = arguments.get("steps")
+    problems = [f"{key!r} is not known" for key in sorted(arguments.keys() - {"steps", "enforce"})]
+    if not isinstance(steps, list) or len(steps) > _PLAN_STEPS:
+        return _bad_plan([*problems, f"steps must be a list of at most {_PLAN_STEPS}"])
+    proposed = []
+    for number, step in enumerate(steps, start=1):
+        found = _proposed_step(number, step, catalog)
+        if isinstance(found, str):
+            problems.append(found)
+        else:
+            proposed.append(found)
+    return _bad_plan(problems) if problems else proposed
+
+
+def _proposed_step(number: int, step: object, catalog: Catalog) -> Proposed | str:
+    if not isinstance(step, dict) or step.keys() - {"id", "tool", "operation", "after"}:
+        return f"step {number} must be an object of id, tool, operation and after"
+    name, tool, operation, after = step.get("id"), step.get("tool"), step.get("operation"), step.get("after", [])
+    if tool is None and isinstance(operation, str):
+        tool, _, operation = operation.partition(".")
+    if not (isinstance(name, str) and 0 < len(name) <= 128 and isinstance(tool, str) and isinstance(operation, str)):
+        return f"step {number} needs an id, a tool and an operation, all of them texts"
+    if not (isinstance(after, list) and all(isinstance(one, str) for one in after)):
+        return f"step {number}: after must be a list of ids"
+    spec = catalog.tools.get(tool)
+    found = None if spec is None else spec.operations.get(operation)
+    if found is None:
+        known = (
+            sorted(catalog.tools) if spec is None else sorted(n for n, o in spec.operations.items() if o.is_declared)
+        )
+        what = f"tool {tool}" if spec is None else f"operation {tool}.{operation}"
+        return f"step {number}: there is no {what}; known are {', '.join(known) or 'none'}"
+    return Proposed(id=name, tool=tool, operation=found, after=tuple(after))
+
+
+def _bad_plan(problems: list[str]) -> Refusal:
+    return Refusal(
+        code=Code.INVALID_ARGUMENTS,
+        detail=f"The plan cannot be read: {'; '.join(problems)}.",
+        extra={"problems": problems},
+    )
+
+
+def _plan_view(name: str, order: list[Arranged], *, is_enforced: bool) -> dict[str, object]:
+    return {
+        "trajectory": name,
+        "is_enforced": is_enforced,
+        "pivot": next((one.proposed.id for one in order if one.phase.value == "pivot"), None),
+        "order": [
+            {"id": one.proposed.id, "tool": one.proposed.tool, "operation": one.proposed.operation.name,
+             "tier": one.proposed.operation.tier.value, "phase": one.phase.value, "needs": list(one.needs)}
+            for one in order
+        ],
+        "moved": [{"id": one.proposed.id, "by": one.moved, "why": one.why} for one in order if one.moved],
+    }  # fmt: skip
 
 
 def _arguments(body: bytes) -> dict[str, object] | Refusal:
@@ -242,6 +409,17 @@ def _opening(arguments: dict[str, object], agent: str) -> tuple[str | None, Open
     )
 
 
+def _is_foreign(run: Run, caller: Caller | None) -> bool:
+    return caller is not None and caller.is_proven and run.state.agent != caller.name
+
+
+def _foreign(name: str) -> Refusal:
+    return Refusal(
+        code=Code.FOREIGN_TRAJECTORY,
+        detail=f"Run {name} belongs to another agent. Choose another id, or leave it out.",
+    )
+
+
 def _unknown(name: str) -> Refusal:
     return Refusal(
         code=Code.UNKNOWN_TRAJECTORY,
@@ -249,6 +427,9 @@ def _unknown(name: str) -> Refusal:
     )
 
 
-def _plain(status: int, view: dict[str, object]) -> OutgoingResponse:
+def _plain(status: int, view: dict[str, object], retry_after_s: int | None = None) -> OutgoingResponse:
     body = orjson.dumps(view, option=orjson.OPT_APPEND_NEWLINE)
-    return OutgoingResponse(status=status, headers=((b"Content-Type", b"application/json"),), body=BytesBody(body))
+    headers: Headers = ((b"Content-Type", b"application/json"),)
+    if retry_after_s is not None:
+        headers = (*headers, (b"Retry-After", b"%d" % retry_after_s))
+    return OutgoingResponse(status=status, headers=headers, body=BytesBody(body))

@@ -24,6 +24,7 @@ from gateway.core.records import (
     StepFailed,
     StepInDoubt,
     StepIntended,
+    StepStaged,
     TrajectoryOpened,
     UnknownRecord,
     decode,
@@ -109,7 +110,10 @@ class Trajectories:
         self._phases: dict[Phase, set[str]] = {phase: set() for phase in Phase}
         self._doubtful: set[str] = set()
         self._refusals: dict[str, Counter[tuple[str, str, str]]] = {}
+        self._attentive: set[str] = set()
         self.on_unwinding: Callable[[], None] = lambda: None
+        self.on_finalizing: Callable[[str], None] = lambda name: None
+        self.on_notice: Callable[[], None] = lambda: None
 
     # --- finding runs
 
@@ -123,6 +127,18 @@ class Trajectories:
     def live(self) -> list[Run]:
         """Return the runs in memory that may still change."""
         return list(self._runs.values())
+
+    def at(self) -> int:
+        """Return UTC milliseconds, for records."""
+        return self._clock.at()
+
+    def attentive(self) -> list[Run]:
+        """Return the live runs in which time alone makes something due: approvals, doubts, notices, work past the pivot."""
+        return [run for name in self._attentive if (run := self._runs.get(name)) is not None]
+
+    def in_phase(self, phase: Phase) -> list[Run]:
+        """Return the live runs in a phase."""
+        return [run for name in self._phases[phase] if (run := self._runs.get(name)) is not None]
 
     def compensating(self) -> list[str]:
         """Return the names of the runs that are being undone."""
@@ -221,6 +237,8 @@ class Trajectories:
         step = run.state.steps[number]
         entries = await self.journal.read(run.state.id, step.intended - 1)
         intended = decode(entries[0].kind, entries[0].data) if entries else None
+        if isinstance(intended, StepStaged):
+            intended = _intended(intended)
         if not isinstance(intended, StepIntended) or intended.step != number:
             raise JournalCorrupt(f"record {step.intended} of run {run.state.id} is not the intent of step {number}")
         return intended
@@ -258,6 +276,20 @@ class Trajectories:
             return await self.find(run.state.id) or run
         return run
 
+    async def recorded(self, run: Run, records: Sequence[Record] | Refusal) -> Refusal | None:
+        """Record what a rule led to, and return once it is durable; or return the rule's refusal.
+
+        Raises:
+            JournalUnavailable: it may not be durable; the run has to be read again.
+        """
+        if isinstance(records, Refusal):
+            return records
+        if records:
+            await asyncio.shield(self.record(run, records))
+        elif run.pending:
+            await asyncio.wait(set(run.pending))
+        return None
+
     def record(
         self, run: Run, records: Sequence[Record], *, lazy: bool = False, claims: Sequence[KeyClaim] = ()
     ) -> asyncio.Future[None]:
@@ -271,7 +303,7 @@ class Trajectories:
         if not records:
             return _done()
         state, at = run.state, self._clock.at()
-        before, phase = state.version, state.phase
+        before, phase, was_open = state.version, state.phase, state.is_open
         if before == 0 and run.opening is not None:
             opened = decide(state, run.opening)
             records = (
@@ -296,12 +328,13 @@ class Trajectories:
         self._note_doubt(state)
         run.pending.add(future)
         future.add_done_callback(partial(self._appended, run, records, lazy))
-        if state.phase is not phase or before == 0:
+        if state.phase is not phase or before == 0 or state.is_open is not was_open:
             self._telemetry.trajectory_changed(state.id, state.phase.value, state.reason)
             if state.is_open:
                 self._file(run)
             else:
                 self._retire(run)
+        self._attend(run)
         run.notify()
         return future
 
@@ -321,6 +354,8 @@ class Trajectories:
         """
         state = run.state
         if run.is_lost or run.busy or state.in_flight or state.in_doubt or (state.undelivered and not forget):
+            return False
+        if state.has_living_approvals or (state.staged and state.pivot is None):
             return False
         if state.phase not in (Phase.PREPARING, Phase.FINALIZING):
             return False
@@ -410,6 +445,18 @@ class Trajectories:
         if phase is Phase.COMPENSATING:
             self.on_unwinding()
 
+    def _attend(self, run: Run) -> None:
+        """Keep the set of runs that need attention, and wake who gives it."""
+        state = run.state
+        if not state.needs_attention or state.id not in self._runs:
+            self._attentive.discard(state.id)
+            return
+        self._attentive.add(state.id)
+        if state.phase is Phase.FINALIZING:
+            self.on_finalizing(state.id)
+        if state.has_notices:
+            self.on_notice()
+
     def _retire(self, run: Run) -> None:
         self._drop(run)
         self._closed[run.state.id] = run
@@ -419,6 +466,7 @@ class Trajectories:
     def _drop(self, run: Run) -> None:
         self._runs.pop(run.state.id, None)
         self._doubtful.discard(run.state.id)
+        self._attentive.discard(run.state.id)
         self._file(run)
         siblings = self._implicit.get(run.state.agent)
         if siblings and run in siblings:
@@ -483,6 +531,7 @@ class Trajectories:
         self._note_doubt(state)
         self._resolve_flights(run)
         self._file(run)
+        self._attend(run)
         return run
 
     def _reset(self, lost: Run) -> Run:
@@ -510,6 +559,25 @@ class Trajectories:
         records: list[Record] = [aside.get(number) or _crashed(number) for number in unknown]
         records += [record for n, record in aside.items() if n in steps and steps[n].state is StepState.IN_DOUBT]
         self.record(run, records)
+
+
+def _intended(staged: StepStaged) -> StepIntended:
+    """A staged step is intended in the same words, only that it is not sent yet."""
+    return StepIntended(
+        step=staged.step,
+        tool=staged.tool,
+        operation=staged.operation,
+        tier=staged.tier,
+        action=staged.action,
+        fingerprint=staged.fingerprint,
+        occurrence=staged.occurrence,
+        key=staged.key,
+        method=staged.method,
+        target=staged.target,
+        is_idempotent=staged.is_idempotent,
+        caller=staged.caller,
+        request=staged.request,
+    )
 
 
 def _crashed(number: int) -> StepInDoubt:

@@ -20,10 +20,8 @@ from gateway.kubernetes.values import ChartValues
 
 __all__ = ["OWNED", "policies_template", "readme", "values_schema", "values_yaml"]
 
-OWNED: Final = frozenset(
-    {"manifest", "data", "secrets", "listen", "control", "metrics", "allow_unauthenticated", "journal"}
-)
-"""Server settings that the chart sets itself."""
+OWNED: Final = frozenset({"manifest", "data", "secrets", "listen", "control", "metrics", "allow_unauthenticated"})
+"""Server settings that the chart sets itself. Of `journal`, the backend: what it refuses rests on the journal's volume."""
 
 _OPAQUE: Final = (Manifest, ServerSettings)
 _MARKS: Final = ("<!-- values: begin, written by `make docs` -->", "<!-- values: end -->")
@@ -35,6 +33,7 @@ def values_schema() -> str:
     server = schema["definitions"]["Server"]
     for name in OWNED:
         server["properties"].pop(name)
+    schema["definitions"]["Journal"]["properties"].pop("backend")
     for name in _unused(schema):
         del schema["definitions"][name]
     schema["properties"]["global"] = {"type": "object", "description": "Helm's own; not used."}

@@ -13,7 +13,19 @@ from typing import assert_never
 from gateway.clock import Clock
 from gateway.core.call import Call, Handler, Lane
 from gateway.core.codes import Code, Dispatched
-from gateway.core.idempotency import Deliver, Doubtful, Join, Mismatch, New, Recalled, Undone, caller_digest, recall
+from gateway.core.idempotency import (
+    Deferred,
+    Deliver,
+    Doubtful,
+    Join,
+    Mismatch,
+    New,
+    Recalled,
+    Staged,
+    Undone,
+    caller_digest,
+    recall,
+)
 from gateway.core.message import BytesBody, Reply
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.records import StepCommitted, decode
@@ -22,6 +34,7 @@ from gateway.core.settle import still_working_s, why_not_resent
 from gateway.core.trajectory import Step, StepState
 from gateway.journal import Journal, JournalCorrupt, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
+from gateway.stages.outbox import staged_answer
 
 __all__ = ["IdempotencyStage"]
 
@@ -90,6 +103,8 @@ class IdempotencyStage:
         if call.trajectory:
             opening = Open(agent=call.agent, is_implicit=not call.is_run_named)
             run = await self._trajectories.named(call.trajectory, opening)
+            if isinstance(run, Run) and call.is_agent_proven and run.state.agent != call.agent:
+                return _foreign(call)
             if isinstance(run, Refusal) or is_read:
                 return run if isinstance(run, Refusal) else (run, New())
             recalled = recall(run.state, action=action, fingerprint=content, caller=caller)
@@ -135,6 +150,15 @@ class IdempotencyStage:
                 call.first_sent = self._clock.now() - max(0, self._clock.at() - step.intended_at) / 1000
                 doubted = self._clock.now() - max(0, self._clock.at() - step.doubted_at) / 1000
                 call.given_up = doubted + still_working_s(step.doubt, call.operation)
+                return await self._lead(call, proceed, flight_key)
+            case Staged(step):
+                call.step, call.key = step.number, step.key
+                return staged_answer(call)
+            case Deferred(step):
+                if step.number in run.busy:
+                    return _conflict(call, step)
+                run.busy.add(step.number)
+                call.step, call.key = step.number, step.key
                 return await self._lead(call, proceed, flight_key)
             case Mismatch(step):
                 return Rejected(Refusal(
@@ -233,6 +257,14 @@ def postcondition_refusal(call: Call, bad: str) -> Refusal:
         dependency=call.tool.name,
         detail=f"{call.tool.name} answered, but {bad}. The step counts as done with a bad result and is undone on abort; "
         "do not repeat it as it is.",
+    )
+
+
+def _foreign(call: Call) -> Refusal:
+    return Refusal(
+        code=Code.FOREIGN_TRAJECTORY,
+        dependency=call.tool.name,
+        detail=f"Run {call.trajectory} belongs to another agent; nothing was sent. Choose another name for your run.",
     )
 
 

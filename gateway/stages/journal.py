@@ -12,21 +12,20 @@ from gateway.clock import Clock, settled
 from gateway.core.call import Call, Handler, Lane
 from gateway.core.codes import Code
 from gateway.core.idempotency import caller_digest
+from gateway.core.keys import derive_key
 from gateway.core.manifest import JournalMode
 from gateway.core.message import body_bytes
 from gateway.core.outcome import Outcome, Refusal, Rejected
-from gateway.core.records import CompensationIntended, RecordedRequest, StepFailed, StepIntended
-from gateway.core.saga import Begin, IntendCompensation, admits_repeat, decide
+from gateway.core.records import CompensationIntended, RecordedRequest, StepFailed, StepIntended, StepReleased
+from gateway.core.saga import Begin, IntendCompensation, admits_repeat, admits_settling, decide
 from gateway.core.settle import why_not_resent
-from gateway.journal import Conflict, JournalUnavailable, KeyClaim
+from gateway.core.trajectory import StepState
+from gateway.journal import Conflict, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
+from gateway.stages.outbox import claims_of
 from gateway.telemetry import Telemetry
 
 __all__ = ["JournalStage"]
-
-DEFAULT_KEY_WINDOW_MS = 24 * 3600 * 1000
-"""How long a caller's key is remembered where the tool does not say; what most vendors keep (Stripe: 24 hours)."""
-
 
 INLINE_REQUEST_LIMIT = 16 * 1024
 """Requests up to this many bytes lie in the log itself; larger ones are kept beside it, once per content."""
@@ -48,14 +47,11 @@ class JournalStage:
         if run is None or run.is_lost:
             return _unavailable(call, f"run {call.trajectory} has to be read again")
         if call.lane is Lane.COMPENSATION:
-            refusal = await self._intend_compensation(run, call)
+            refusal = admits_settling(run.state) or await self._intend_compensation(run, call)
         elif call.step is None:
             refusal = await self._intend(run, call)
         else:
-            refusal = self._may_repeat(run, call)
-            if refusal is None:
-                run.busy.add(call.step)
-                call.is_committed_to_send = True
+            refusal = self._may_repeat(run, call) or await self._again(run, call, call.step)
         return Rejected(refusal) if refusal is not None else await proceed(call)
 
     def _may_repeat(self, run: Run, call: Call) -> Refusal | None:
@@ -72,6 +68,20 @@ class JournalStage:
             detail=f"Step {call.step} ({call.operation.name}) is not sent again, because {why}.",
         )
 
+    async def _again(self, run: Run, call: Call, number: int) -> Refusal | None:
+        """Another attempt of a step that has its intent; one that was staged or deferred is released first."""
+        run.busy.add(number)
+        call.is_committed_to_send = True
+        if run.state.steps[number].state not in (StepState.STAGED, StepState.DEFERRED):
+            return None
+        future = self._trajectories.record(run, [StepReleased(step=number)])
+        self._telemetry.step_changed(run.state.id, number, call.operation.name, "released")
+        try:
+            await asyncio.shield(future)
+        except (JournalUnavailable, Conflict) as error:
+            return _unavailable(call, str(error)).refusal
+        return None
+
     async def _intend(self, run: Run, call: Call) -> Refusal | None:
         try:
             request = await self._recorded(call)
@@ -86,9 +96,10 @@ class JournalStage:
             target=call.request.target.decode("latin-1"),
             salt=self._trajectories.salt,
             caller=None if call.caller_key is None else caller_digest(call.agent, call.tool.name, call.caller_key),
-            caller_key=call.caller_key,
+            caller_key=_key_at_tool(call, self._trajectories.salt),
             request=request,
             stage=call.stage,
+            at=self._clock.at(),
         )
         records = decide(run.state, begin)
         if isinstance(records, Refusal):
@@ -98,7 +109,9 @@ class JournalStage:
         call.step, call.key, call.is_committed_to_send = intent.step, intent.key, True
         run.busy.add(intent.step)
         is_lazy = call.operation.journal is JournalMode.LAZY
-        future = self._trajectories.record(run, records, lazy=is_lazy, claims=self._claims(call, intent))
+        future = self._trajectories.record(
+            run, records, lazy=is_lazy, claims=claims_of(call, intent.caller, intent.step, self._clock.at())
+        )
         self._telemetry.step_changed(run.state.id, intent.step, call.operation.name, "intended")
         if is_lazy:
             return None
@@ -147,13 +160,6 @@ class JournalStage:
         )
         self._trajectories.record(run, [never])
 
-    def _claims(self, call: Call, intent: StepIntended) -> tuple[KeyClaim, ...]:
-        if intent.caller is None:
-            return ()
-        keys = call.tool.idempotency
-        window_ms = DEFAULT_KEY_WINDOW_MS if keys is None else int(keys.window * 1000)
-        return (KeyClaim(bytes.fromhex(intent.caller), intent.step, self._clock.at() + window_ms),)
-
     async def _intend_compensation(self, run: Run, call: Call) -> Refusal | None:
         intend = IntendCompensation(
             step=call.step or 0, salt=self._trajectories.salt, compensator=call.compensation, turn=call.undo_turn
@@ -161,6 +167,8 @@ class JournalStage:
         records = decide(run.state, intend)
         if isinstance(records, Refusal):
             return records
+        if not records and run.state.steps[call.step or 0].state is not StepState.COMPENSATING:
+            return _not_undoing(run, call)
         if records:
             future = self._trajectories.record(run, records)
             for record in records:
@@ -172,6 +180,24 @@ class JournalStage:
                 return _unavailable(call, str(error)).refusal
         call.is_committed_to_send = True
         return None
+
+
+def _not_undoing(run: Run, call: Call) -> Refusal:
+    return Refusal(
+        code=Code.TRAJECTORY_CLOSED,
+        detail=f"Step {call.step} of run {run.state.id} is not to be undone (any more); nothing was sent.",
+    )
+
+
+def _key_at_tool(call: Call, salt: bytes) -> str | None:
+    """Return the agent's own key as the tool gets it.
+
+    Tools know our credential, not our agents: where agents are proven, equal keys of two of them must stay two keys there,
+    or one would be given the other's answer.
+    """
+    if call.caller_key is None or not call.is_agent_proven:
+        return call.caller_key
+    return derive_key(salt, "caller", call.agent, call.tool.name, call.caller_key)
 
 
 def _unavailable(call: Call, why: str) -> Rejected:

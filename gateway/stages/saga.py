@@ -8,6 +8,7 @@ written innermost, by `stages/journal.py`, where the same question is asked once
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import assert_never
 
 from gateway.core.call import Call, Handler, Lane
@@ -18,8 +19,17 @@ from gateway.core.expression import Environment, Expression, ExpressionError
 from gateway.core.fault import Fault
 from gateway.core.manifest import JournalMode
 from gateway.core.message import Body, Reply, body_bytes
+from gateway.core.outbox import outcome_records
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
-from gateway.core.records import ReadObserved, RecordedReply, StepCommitted, StepFailed, StepInDoubt
+from gateway.core.records import (
+    ReadObserved,
+    Record,
+    RecordedReply,
+    StepCommitted,
+    StepDeferred,
+    StepFailed,
+    StepInDoubt,
+)
 from gateway.core.retry import conclude
 from gateway.core.saga import Doubt, admits, admits_settling
 from gateway.core.tool import BoundRequest
@@ -27,6 +37,7 @@ from gateway.journal import Conflict, Journal, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.stages.environment import call_env
 from gateway.stages.idempotency import postcondition_refusal
+from gateway.stages.lease import lease_of
 from gateway.telemetry import Telemetry
 
 __all__ = ["SagaStage"]
@@ -48,12 +59,13 @@ class SagaStage:
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Refuse what is not legal; record what happened."""
-        if call.lane is not Lane.FORWARD:
+        if call.lane not in (Lane.FORWARD, Lane.FINALIZATION):
             return await proceed(call)
         run = self._trajectories.get(call.trajectory) or await self._trajectories.find(call.trajectory)
         if run is None:
             raise RuntimeError(f"run {call.trajectory} was resolved and is gone")
         is_settling = call.step is not None
+        was_in_doubt = call.step in run.state.in_doubt
         refusal = admits_settling(run.state) if is_settling else admits(run.state, call.operation)
         if refusal is not None:
             return Rejected(refusal)
@@ -64,13 +76,13 @@ class SagaStage:
         try:
             outcome = await proceed(call)
         except BaseException as error:
-            if call.step is not None and not is_settling:
+            if call.step is not None and not was_in_doubt:
                 self._note_broken_off(run, call, error)
             raise
         else:
-            if call.step is None:
+            if call.step is None or (call.operation.is_staged and not is_settling):
                 return outcome
-            if is_settling and call.is_in_doubt:
+            if was_in_doubt and call.is_in_doubt:
                 outcome = await _concluded(call, outcome)
             return await self._record(run, call, outcome)
         finally:
@@ -84,10 +96,11 @@ class SagaStage:
         except Exception as error:
             self._note_broken_off(run, call, error)
             raise
-        if record is None:
+        records = [] if record is None else self._amounts_to(run, call, record)
+        if record is None or not records:
             return answer
-        future = self._trajectories.record(run, [record])
-        self._telemetry.step_changed(call.trajectory, record.step, call.operation.name, _STATE[type(record)])
+        future = self._trajectories.record(run, records)
+        self._telemetry.step_changed(call.trajectory, record.step, call.operation.name, _STATE[type(records[0])])
         if call.operation.journal is JournalMode.LAZY:
             return answer
         try:
@@ -95,6 +108,14 @@ class SagaStage:
         except (JournalUnavailable, Conflict) as error:
             return _unrecorded(call, answer, error)
         return answer
+
+    def _amounts_to(self, run: Run, call: Call, record: StepCommitted | StepFailed | StepInDoubt) -> Sequence[Record]:
+        """In a run that is past its pivot a failure is not the end of a step."""
+        state = run.state
+        if run.is_lost or record.step not in state.steps or not state.is_past_pivot:
+            return [record]
+        is_ours = call.lane is Lane.FINALIZATION or call.is_settling_only
+        return outcome_records(state, record, is_ours=is_ours)
 
     async def _outcome(
         self, call: Call, outcome: Outcome
@@ -149,6 +170,8 @@ class SagaStage:
         env = await self._environment(call, reply, data or b"")
         bad = _unmet(call.operation.postcondition, env) if call.is_answer_known else None
         compensator, unbound = _bind(call, env)
+        lease, lease_until = lease_of(call, env, self._trajectories.at())
+        leak = call.operation.leak
         return StepCommitted(
             step=call.step or 0,
             reply=RecordedReply.of(reply.status, reply.reason, reply.headers, stored),
@@ -156,6 +179,9 @@ class SagaStage:
             unbound=unbound,
             bad=bad,
             settled=call.settled,
+            lease=lease,
+            lease_until=lease_until,
+            leak=None if leak is None else (leak.what, leak.amount, leak.per, leak.currency),
         )
 
     async def _keep(self, body: Body) -> bytes | str:
@@ -168,7 +194,7 @@ class SagaStage:
 
     async def _environment(self, call: Call, reply: Reply, data: bytes) -> Environment:
         operation = call.operation
-        if operation.postcondition is None and operation.compensator is None:
+        if operation.postcondition is None and operation.compensator is None and operation.lease is None:
             return {}
         env = await call_env(call)
         if call.is_answer_known:
@@ -219,7 +245,12 @@ async def _concluded(call: Call, last: Outcome) -> Outcome:
     return concluded
 
 
-_STATE: dict[type, str] = {StepCommitted: "committed", StepFailed: "failed", StepInDoubt: "in_doubt"}
+_STATE: dict[type, str] = {
+    StepCommitted: "committed",
+    StepFailed: "failed",
+    StepInDoubt: "in_doubt",
+    StepDeferred: "deferred",
+}
 
 
 def _unmet(postcondition: Expression | None, env: Environment) -> str | None:

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -28,9 +28,17 @@ from gateway.storm.policy import catalog_of, manifest_for
 from gateway.storm.recording import Recording
 from gateway.storm.scenario import FaultSettings, PolicySettings, Scenario, WorldSettings
 
-__all__ = ["Front", "live_engine", "run_live"]
+__all__ = ["Front", "Process", "live_engine", "run_live"]
 
-Front = Callable[[Path, Mapping[str, str], str], Awaitable[tuple[Child, str]]]
+
+class Process(Protocol):
+    """Something that runs beside the storm."""
+
+    async def stop(self) -> None:
+        """End it. May be repeated."""
+
+
+Front = Callable[[Path, Mapping[str, str], str], Awaitable[tuple[Process, str]]]
 """Starts what stands before the tools: (folder, upstream of each tool, manifest) to its process and its base URL, in which
 `{tool}` stands for the tool's name if it has a path of its own."""
 
@@ -92,10 +100,10 @@ async def run_live(
 
 async def _start(
     front: Front | None, folder: Path, upstreams: Mapping[str, str], manifest: str
-) -> tuple[Child, str, str | None]:
+) -> tuple[Process, str, str | None]:
     if front is not None:
-        child, url = await front(folder, upstreams, manifest)
-        return child, url, None
+        process, url = await front(folder, upstreams, manifest)
+        return process, url, None
     path = folder / "manifest.yaml"
     path.write_text(manifest)
     child = await start_python(

@@ -125,7 +125,7 @@ def run_storm(
     _hold(run, ours if claims is None else claims)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        (out / "run.json").write_text(json.dumps(run.document(), indent=1) + "\n")
+        (out / "run.json").write_text(json.dumps(run.document()) + "\n")
     return run
 
 

@@ -62,8 +62,14 @@ class Janitor:
         if run.is_lost or run.busy:
             return False
         if state.version == 0 or state.is_implicit:
-            return now - run.touched_s >= self._idle_s and self._trajectories.close_if_done(run, by="idle", forget=True)
-        if state.ttl_s is None or now - run.touched_s < state.ttl_s:
+            if now - run.touched_s < self._idle_s:
+                return False
+            if state.staged and state.phase is Phase.PREPARING and state.pivot is None:
+                detail = f"Nobody has called for {self._idle_s:g} s, and what was staged has no pivot to be sent with."
+                self._trajectories.decide(run, Freeze(incident="ABANDONED", detail=detail))
+                return True
+            return self._trajectories.close_if_done(run, by="idle", forget=True)
+        if state.ttl_s is None or now - run.touched_s < state.ttl_s or state.is_closing:
             return False
         return self._abandon(run)
 
@@ -75,7 +81,7 @@ class Janitor:
         why = f"abandoned: no call for {state.ttl_s:g} s"
         if state.on_abandon == "commit" and not (state.in_flight or state.in_doubt):
             self._trajectories.decide(run, Commit(by="ttl"))
-        elif state.on_abandon == "unwind" and state.pivot is None:
+        elif state.on_abandon == "unwind" and not state.is_past_pivot:
             self._trajectories.decide(run, Abort(reason=why, by="ttl"))
         else:
             incident = "POST_PIVOT_STALLED" if state.pivot is not None else "ABANDONED"

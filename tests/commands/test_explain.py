@@ -35,6 +35,22 @@ def test_a_call_is_explained(method: str, target: str, tier: str, operation: str
     assert facts["why"].endswith(".")
 
 
+@pytest.mark.parametrize(
+    ("method", "target", "part"),
+    [
+        (
+            "POST",
+            "/payments/v1/payment_intents",
+            "ask GET /v1/payment_intents?limit=20, else send it again under its key",
+        ),
+        ("POST", "/payments/v1/payouts", "send it again under its key"),
+    ],
+)
+def test_what_becomes_of_a_lost_answer_is_told(method: str, target: str, part: str) -> None:
+    """Who writes a manifest sees before the first incident which steps would need a person."""
+    assert part in json.loads(explain(method, target, "payments.yaml", "--json").stdout)["in doubt"]
+
+
 def test_it_reads_well() -> None:
     """One fact a line."""
     output = explain("POST", "/payments/v1/payment_intents").output

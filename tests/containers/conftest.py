@@ -28,4 +28,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if here in item.path.parents:
             item.add_marker(pytest.mark.containers)
             item.add_marker(pytest.mark.xdist_group("containers"))
-            item.add_marker(pytest.mark.timeout(900))
+            item.add_marker(pytest.mark.timeout(300))

@@ -19,8 +19,10 @@ __all__ = ["GUARD", "IMAGE", "Podman", "build_images"]
 IMAGE = f"localhost/seawall:{__version__}"
 GUARD = f"localhost/seawall-guard:{__version__}"
 RESTRICTED = (
-    "--read-only", "--user", "65532:65532", "--cap-drop", "all", "--security-opt", "no-new-privileges", "--memory", "512m",
+    "--read-only", "--read-only-tmpfs=false", "--user", "65532:65532", "--cap-drop", "all",
+    "--security-opt", "no-new-privileges", "--memory", "512m",
 )  # fmt: skip
+"""Without podman's own tmpfs on /run, which Kubernetes does not mount either."""
 NEEDED = ("buildah", "podman", "runc", "conmon", "nft", "unshare", "ip")
 
 _CONFIGURATION = """

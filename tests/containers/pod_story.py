@@ -1,7 +1,8 @@
 """The demo's first act in a pod, told inside a network namespace of its own; prints what happened as one JSON line.
 
-podman 4.3 knows neither native sidecars nor probes without systemd, so that the rendered pod is changed in three places:
-the init container becomes a container, probes go (this script asks the gateway itself), and volumes become folders.
+podman 4.3 knows neither native sidecars nor probes without systemd, so that the rendered pod is changed in four places:
+the init container becomes a container, probes go (the agent waits for readiness itself), ports go (podman would publish
+them), and volumes become folders.
 """
 
 from __future__ import annotations
@@ -93,12 +94,12 @@ def pod_of(folder: Path, world: World, card: str) -> dict[str, Any]:
     url = next(item["value"] for item in agent["env"] if item["name"] == "SEAWALL_URL")
     agent.update(
         image=IMAGE,
-        command=["/usr/bin/python3.11", "-c", _WAIT],
+        command=["/usr/bin/python3.11", "-c", _WAIT.strip()],
         args=[url, "/opt/seawall/gateway/demo/agent.py", f"--base-url={url}", f"--header=Seawall-Trajectory:{RUN}",
               f"--card={card}", f"--workspace={WORKSPACE}", f"--cluster={TAKEN_CLUSTER}"],
     )  # fmt: skip
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe", "restartPolicy"):
-        sidecar.pop(probe, None)
+    for key in ("startupProbe", "readinessProbe", "livenessProbe", "restartPolicy", "ports"):
+        sidecar.pop(key, None)
     spec["containers"] = [sidecar, agent]
     spec["restartPolicy"] = "Never"
     return {

@@ -45,3 +45,11 @@ def test_a_refusal_is_read_by_models_and_by_programs() -> None:
     assert result["isError"] is True
     assert result["structuredContent"] == result["_meta"][PROBLEM_KEY]
     assert (result["structuredContent"]["code"], result["structuredContent"]["trajectory"]) == ("ERR_CIRCUIT_OPEN", "r")
+
+
+def test_a_held_call_is_no_error_and_says_how_to_ask() -> None:
+    """A model that reads "error" gives up; this one has only to wait."""
+    result = json.loads(refusal_result(Refusal(code=Code.HELD_FOR_APPROVAL, detail="It waits for a person.")))
+    assert result["isError"] is False
+    assert result["content"][0]["text"].startswith("It waits for a person. Make the identical call again")
+    assert result["structuredContent"]["code"] == "HELD_FOR_APPROVAL"

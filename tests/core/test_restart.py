@@ -17,7 +17,7 @@ from gateway.core.records import (
     UnwindingStarted,
 )
 from gateway.core.restart import Standing, classify, drift
-from gateway.core.tool import BoundRequest
+from gateway.core.tool import BoundRequest, McpUpstream
 from gateway.core.trajectory import Trajectory, fold
 from tests.builders import catalog_of, operation_of, tool_of
 
@@ -67,6 +67,11 @@ def test_a_run_whose_doubt_cannot_be_settled_any_more_has_drifted() -> None:
     assert drift(state, catalog_of(PAY)) is None
     assert drift(state, catalog_of(OTHER)) == "step 1 has to be settled at pay.hold"
     assert drift(state, catalog_of(tool_of("pay", operation_of("renamed")))) == "step 1 has to be settled at pay.hold"
+
+
+def test_a_tool_of_an_mcp_server_need_not_be_declared() -> None:
+    state = run(intended(), DOUBT)
+    assert drift(state, catalog_of(tool_of("pay", operation_of("other"), mcp=McpUpstream()))) is None
 
 
 def test_a_run_whose_undo_has_lost_its_tool_has_drifted() -> None:

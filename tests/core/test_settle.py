@@ -9,7 +9,7 @@ import pytest
 
 from gateway.core.expression import Environment, ExpressionError
 from gateway.core.manifest import IdempotencySettings
-from gateway.core.settle import Answer, Inquiry, Verdict, judge, judge_gone, why_not_resent
+from gateway.core.settle import Answer, Inquiry, Verdict, how_settled, judge, judge_gone, why_not_resent
 from gateway.core.tool import BoundRequest, Probe, RequestTemplate
 from tests.builders import operation_of, tool_of
 
@@ -159,3 +159,11 @@ def test_without_a_key_only_an_idempotent_operation_is_sent_again() -> None:
     tool = tool_of("mail", operation_of("send"))
     assert "does not say that it honours" in (why_not_resent(tool, operation_of("send"), 0.0, 0.0) or "")
     assert why_not_resent(tool, operation_of("put", is_idempotent=True), 0.0, 1e9) is None
+
+
+def test_what_only_a_person_can_settle_is_said_beforehand() -> None:
+    """durability: missing probes are findings, not footnotes."""
+    bare = operation_of("send")
+    assert how_settled(tool_of("mail", bare), bare).startswith("a person decides")
+    asked = operation_of("send", probe=PROBE, is_idempotent=True)
+    assert how_settled(tool_of("mail", asked), asked) == "ask GET /things, else send it again"

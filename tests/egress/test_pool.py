@@ -122,3 +122,13 @@ async def test_cancelling_while_a_connection_is_made_leaves_nothing_behind(
         await request.gone.wait()
     (pool,) = named._pools.values()
     assert pool.idle == 0
+
+
+async def test_a_tool_that_moves_leaves_no_pool_behind(origin: Origin, named: DirectEgress) -> None:
+    """Hosts outside the manifest are one tool that moves with every call: they would add up for ever."""
+    for number in range(5):
+        moved = make_tool(f"h{number}.test", origin.port)
+        reply = answered(await named.send(moved, get(), LONG))
+        assert reply.status == 200
+        await reply.aclose()
+    assert len(named._pools) == 1

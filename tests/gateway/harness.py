@@ -92,6 +92,7 @@ class Client:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self.host, self.port = parts.hostname or "127.0.0.1", parts.port or 80
+        self.fields: list[tuple[str, str]] = []
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection(self.host, self.port, limit=1 << 20)
@@ -119,7 +120,7 @@ class Client:
         headers: Sequence[tuple[str, str]] = (),
     ) -> Answered:
         """Send one request and read its answer whole."""
-        fields = list(headers)
+        fields = [*self.fields, *headers]
         if body is not None and not isinstance(body, bytes):
             body = json.dumps(body).encode()
             fields.append(("Content-Type", "application/json"))
@@ -173,12 +174,12 @@ class Serving:
 async def serving(folder: Path, port: int, text: str = MANIFEST, **settings: Any) -> AsyncIterator[Serving]:
     """Run a gateway in this process."""
     manifest = write_manifest(folder, port, text)
-    runs = RunSettings(implicit_idle=settings.pop("implicit_idle", 600.0))
+    runs = settings.pop("runs", None) or RunSettings(implicit_idle=settings.pop("implicit_idle", 600.0))
     gateway = Gateway(
         ServerSettings(
             manifest=str(manifest),
             data=str(folder / "data"),
-            listen="127.0.0.1:0",
+            listen=settings.pop("listen", "127.0.0.1:0"),
             control=settings.pop("control", "127.0.0.1:0"),
             watch=settings.pop("watch", False),
             drain=settings.pop("drain", 2.0),

@@ -186,7 +186,7 @@ async def test_a_unix_socket_is_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "agents.sock"
     for _ in range(2):  # the second finds the file of the first
         front = HttpFront(handler)
-        await front.listen_at(str(path))
+        await front.listen_unix(path)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         reader, writer = await asyncio.open_unix_connection(str(path))
         writer.write(OK)

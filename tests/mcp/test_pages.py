@@ -128,6 +128,16 @@ async def test_a_langgraph_run_over_mixed_tools_is_undone(tmp_path: Path) -> Non
         store.stop()
 
 
+def test_the_manifest_of_the_mcp_page_is_good(tmp_path: Path) -> None:
+    """As `seawall check` sees it."""
+    from gateway.config.source import ManifestSource
+
+    (text,) = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs/mcp.md").read_text(), re.DOTALL | re.MULTILINE)
+    (tmp_path / "manifest.yaml").write_text(text)
+    catalog = ManifestSource(tmp_path / "manifest.yaml", is_offline=True).load()
+    assert {name for name, tool in catalog.tools.items() if tool.mcp is not None} == {"crm", "notes"}
+
+
 async def test_the_desktop_page_names_a_command_that_is_there(tmp_path: Path) -> None:
     """What stands in the settings of a client is what the command line takes."""
     (settings,) = blocks("desktop.md", "json")

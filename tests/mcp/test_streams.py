@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from gateway.ingress import mcp as front
 from tests.gateway.harness import Serving, serving
-from tests.mcp.rig import EVERYTHING, Raw, ledger, message_of
+from tests.mcp.rig import EVERYTHING, SERVERS, Raw, ledger, message_of
 from tests.mcp.test_gateway import DECLARED, MODERN, manifest, modern_headers
 
 
@@ -82,24 +83,7 @@ async def test_leaving_a_streamed_write_detaches_it(tmp_path: Path, monkeypatch:
 
 async def test_a_cancelled_read_is_cancelled_at_the_server(tmp_path: Path) -> None:
     """`notifications/cancelled` of the client becomes one of ours, under our id."""
-    script = tmp_path / "slow.py"
-    script.write_text(
-        "import json, sys\n"
-        "for line in sys.stdin:\n"
-        "    message = json.loads(line)\n"
-        "    result = {}\n"
-        "    if message['method'] == 'initialize':\n"
-        "        result = {'protocolVersion': '2025-11-25', 'capabilities': {'tools': {}}, 'serverInfo': {'name': 's', 'version': '1'}}\n"
-        "    elif message['method'] == 'tools/list':\n"
-        "        tool = {'name': 'look', 'inputSchema': {'type': 'object'}, 'annotations': {'readOnlyHint': True}}\n"
-        "        result = {'tools': [tool]}\n"
-        "    elif message['method'] != 'seen':\n"
-        f"        open({str(tmp_path / 'seen')!r}, 'a').write(line)\n"
-        "        continue\n"
-        "    if 'id' in message:\n"
-        "        print(json.dumps({'jsonrpc': '2.0', 'id': message['id'], 'result': result}), flush=True)\n"
-    )
-    text = f"version: 1\ntools:\n  pay: {{mcp: {{command: [python3, {script}]}}}}\n"
+    text = f"version: 1\ntools:\n  pay: {{mcp: {{command: [{sys.executable}, {SERVERS}/slow.py, {tmp_path}/seen]}}}}\n"
     async with serving(tmp_path, 0, text) as on:
         client = Raw(on.agent)
         await client.initialize()

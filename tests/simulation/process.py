@@ -22,18 +22,22 @@ from gateway.journal import Conflict, JournalError, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.pipeline import Stages
 from gateway.probes.http import HttpProbe
+from gateway.probes.verifier import HttpVerifier
 from gateway.stages.admission import AdmissionStage
+from gateway.stages.approval import ApprovalStage
 from gateway.stages.breaker import REMEMBERED, BreakerStage
 from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
 from gateway.stages.idempotency import IdempotencyStage
 from gateway.stages.journal import JournalStage
+from gateway.stages.outbox import OutboxStage
 from gateway.stages.recovery import RecoveryStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
 from gateway.stages.settle import Settle
 from gateway.stages.telemetry import TelemetryStage
 from gateway.telemetry import Telemetry
+from gateway.workers.finalizer import Finalizer
 from gateway.workers.settler import Settler
 from gateway.workers.unwinder import Unwinder
 from tests.simulation.plan import Action, Plan
@@ -124,6 +128,10 @@ class Process:
             recovery=RecoveryStage(self.trajectories, clock, telemetry, journal.remember),
             idempotency=IdempotencyStage(self.trajectories, journal, clock),
             saga=SagaStage(self.trajectories, journal, telemetry),
+            approval=ApprovalStage(
+                self.trajectories, HttpVerifier(lambda: self.pipeline, catalog, clock), clock, telemetry
+            ),
+            outbox=OutboxStage(self.trajectories, clock, telemetry),
             deadline=DeadlineStage(clock, telemetry),
             retry=RetryStage(clock, telemetry, Settle(probers, clock)),
             admission=AdmissionStage(clock, telemetry, breaker.peek),
@@ -136,6 +144,8 @@ class Process:
         self.pipeline = stages.pipeline()
         self.settler = Settler(self.trajectories, self.pipeline, catalog, clock, telemetry)
         self.unwinder = Unwinder(self.trajectories, self.pipeline, catalog, clock, telemetry, self.settler, probers)
+        self.finalizer = Finalizer(self.trajectories, self.pipeline, catalog, clock, telemetry)
+        self.trajectories.on_finalizing = lambda name: asyncio.get_running_loop().call_soon(self.finalizer.wake, name)
         self.trajectories.on_unwinding = lambda: asyncio.get_running_loop().call_soon(self.unwinder.run_once)
 
     async def main(self) -> None:
@@ -151,6 +161,7 @@ class Process:
             if was is not run.state.phase and was is not Phase.COMPENSATING:
                 raise Violation(f"restart changed run {run.state.id} from {was} to {run.state.phase}")
         self.unwinder.run_once()
+        self.finalizer.run_once()
         settling = asyncio.ensure_future(self.settler.run())
         cutting = asyncio.ensure_future(self._cut())
         await self._act()

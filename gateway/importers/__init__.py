@@ -1,0 +1,1 @@
+"""Descriptions of interfaces, read as drafts of manifests: a module for each kind."""

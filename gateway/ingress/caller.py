@@ -1,0 +1,98 @@
+"""Who a request comes from, as far as anybody knows: what a token proves, or what the request says of itself.
+
+`Door` is the outermost part of the data plane. Where tokens are in use it lets nobody through who has none, and notes on the
+request whom the token proves the caller to be; from there on that agent's runs are its own. Where none are in use, the
+`Seawall-Agent` header, else the peer's address, tells agents apart for fairness, and nobody is kept from anybody's run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from gateway.clock import Clock
+from gateway.core.codes import Code
+from gateway.core.message import BytesBody, first_header
+from gateway.core.outcome import Refusal
+from gateway.core.problem import problem
+from gateway.core.tokens import Scope, Tokens, presented, without_token
+from gateway.ingress.http import IncomingRequest, OutgoingResponse
+
+__all__ = ["Caller", "Door", "caller_of"]
+
+_NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """An agent. `is_proven`: by a token; its runs are then nobody else's."""
+
+    name: str
+    is_proven: bool
+
+
+def caller_of(request: IncomingRequest) -> Caller | Refusal:
+    """Return who sent a request, or why its word cannot be taken."""
+    if request.proven_agent is not None:
+        return Caller(request.proven_agent, is_proven=True)
+    told = first_header(request.headers, b"seawall-agent")
+    if told is None:
+        return Caller(request.peer or "local", is_proven=False)
+    if not _NAME.fullmatch(told):
+        return Refusal(
+            code=Code.INVALID_ARGUMENTS,
+            detail="The header Seawall-Agent must hold 1 to 128 letters, digits and . _ : -.",
+        )
+    return Caller(told.decode("ascii"), is_proven=False)
+
+
+class Door:
+    """Asks for a token, if any are in use, and passes the request on.
+
+    Args:
+        tokens: returns those in force, or None where none are in use.
+    """
+
+    def __init__(
+        self,
+        inner: Callable[[IncomingRequest], Awaitable[OutgoingResponse]],
+        tokens: Callable[[], Tokens | None],
+        clock: Clock,
+        refused: Callable[[Code], None],
+    ) -> None:
+        self._inner = inner
+        self._tokens = tokens
+        self._clock = clock
+        self._refused = refused
+
+    async def __call__(self, request: IncomingRequest) -> OutgoingResponse:
+        """Answer one request."""
+        tokens = self._tokens()
+        if tokens is None:
+            return await self._inner(request)
+        text = presented(request.headers)
+        entry = tokens.holder(text, self._clock.at())
+        if entry is None or entry.scope is not Scope.AGENT:
+            self._refused(Code.UNAUTHENTICATED)
+            return _refusal(request, text is not None)
+        request.proven_agent = entry.name
+        request.replace_headers(without_token(request.headers))
+        return await self._inner(request)
+
+
+def _refusal(request: IncomingRequest, has_token: bool) -> OutgoingResponse:
+    """401, or 407 towards a client that takes us for its proxy (RFC 9110 sections 11.6.1, 11.7.1, 15.5.8)."""
+    what = "The token is unknown, expired, revoked, or not an agent's" if has_token else "There is no token"
+    detail = (
+        f"{what}; nothing was sent. Send Seawall-Agent-Token with every call; the operator issues one with "
+        "`seawall token issue NAME`."
+    )
+    is_proxied = request.method == "CONNECT" or not request.target.startswith((b"/", b"*"))
+    told = problem(Refusal(code=Code.UNAUTHENTICATED, detail=detail), status=407 if is_proxied else 401)
+    asked = (
+        (b"Proxy-Authenticate", b'Basic realm="seawall", charset="UTF-8"')
+        if is_proxied
+        else (b"WWW-Authenticate", b'Seawall-Agent-Token realm="seawall"')
+    )
+    return OutgoingResponse(status=told.status, headers=(*told.headers, asked), body=BytesBody(told.body))
