@@ -26,6 +26,7 @@ from gateway.config.tokens import TokenFile, TokenFileError
 from gateway.config.watch import changes
 from gateway.core.authority import Authority as HostAuthority
 from gateway.core.forwarding import via
+from gateway.core.outcome import Refusal
 from gateway.core.server import Address, JournalBackend, ServerSettings
 from gateway.core.tokens import Tokens
 from gateway.core.tool import Catalog
@@ -338,7 +339,9 @@ class Gateway:
             self._forward,
         )
         self._listings = Listings(self.catalog, self._egress, journal, clock)
-        service = McpService(self.catalog, self._egress, self._proxy.run, self._listings, self._trajectories, clock)
+        service = McpService(
+            self.catalog, self._egress, self._proxy.run, self._listings, self._trajectories, clock, self._approval
+        )
         self._mcp = self._proxy.mcp = McpFront(
             service,
             self._spool,
@@ -448,6 +451,10 @@ class Gateway:
     ) -> None:
         """Serve one MCP server to one client over pipes, until the client closes its own."""
         await StdioFront(self._mcp, self._catalog.tools[tool], self._clock.token()).serve(reader, write)
+
+    async def _approval(self, identity: str, wait_s: float) -> Mapping[str, object] | Refusal:
+        shown = await self._runs.approval("GET", identity, wait_s)
+        return shown if isinstance(shown, Refusal) else shown.view
 
     # --- figures
 

@@ -15,6 +15,7 @@ import click
 from loadtests.arena import Arena, Plan
 from loadtests.figures import Sample, summarise
 from loadtests.machine import facts
+from loadtests.peers import PEERS
 from loadtests.process import ROOT, Cores, pin
 from loadtests.report import render, replace_section
 from loadtests.systems import SYSTEMS, Direct, Seawall, System
@@ -36,10 +37,11 @@ def _numbers(_context: click.Context, _option: click.Parameter, value: str) -> l
 
 
 def _systems(_context: click.Context, _option: click.Parameter, value: str) -> list[System]:
-    unknown = [name for name in value.split(",") if name not in SYSTEMS]
+    known = {**SYSTEMS, **PEERS}
+    unknown = [name for name in value.split(",") if name not in known]
     if unknown:
-        raise click.BadParameter(f"no system {', '.join(unknown)}; there are {', '.join(SYSTEMS)}")
-    return [SYSTEMS[name] for name in value.split(",")]
+        raise click.BadParameter(f"no system {', '.join(unknown)}; there are {', '.join(known)}")
+    return [known[name] for name in value.split(",")]
 
 
 @click.command()

@@ -128,7 +128,7 @@ async def run(
         )
         await gateway.start()
         try:
-            egress = cast(DirectEgress, gateway._egress)
+            egress = cast(DirectEgress, gateway._egress._http)
             egress._new_route(gateway.catalog().tools["bench"])
             tools = [_Tool(egress, "bench", ends[0]) for _ in range(AGENTS)]
             agents = [_Agent(gateway, workload, index, ends[0]) for index in range(AGENTS)]

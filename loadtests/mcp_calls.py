@@ -93,7 +93,8 @@ async def _measure(mcp_proxy: Path | None, calls: int, rounds: int) -> None:
     ports = [_free_port() for _ in range(5)]
     upstream = f"http://127.0.0.1:{ports[0]}/mcp"
     python = sys.executable
-    with tempfile.TemporaryDirectory(dir=ROOT) as folder:
+    (ROOT / "var").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=ROOT / "var") as folder:
         manifest = Path(folder) / "manifest.yaml"
         manifest.write_text(_manifest(upstream))
         commands = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -73,10 +74,11 @@ def pin(pid: int, core: int | None) -> None:
         os.sched_setaffinity(pid, {core})
 
 
-def start(name: str, command: Sequence[str], *, core: int | None, folder: Path) -> Server:
+def start(name: str, command: Sequence[str], *, core: int | None, folder: Path, port: int | None = None) -> Server:
     """Start a server and wait until it has said where it listens: `{"listen": "HOST:PORT", …}`, a line of its output.
 
-    Its output goes to `NAME.out` and `NAME.err` in `folder`.
+    With `port` it need not say so, and is waited for until it takes connections there. Its output goes to `NAME.out` and
+    `NAME.err` in `folder`.
 
     Raises:
         RuntimeError: it ended, or said nothing in time; holds the end of what it wrote.
@@ -87,12 +89,18 @@ def start(name: str, command: Sequence[str], *, core: int | None, folder: Path) 
     pin(process.pid, core)
     give_up = time.monotonic() + _START_S
     while process.poll() is None and time.monotonic() < give_up:
-        if (port := _port_in(output.read_text(errors="replace"))) is not None:
-            return Server(process, port)
+        found = _port_in(output.read_text(errors="replace")) if port is None else port if _is_open(port) else None
+        if found is not None:
+            return Server(process, found)
         time.sleep(0.01)
     Server(process, 0).stop()
     tail = (output.read_text(errors="replace") + errors.read_text(errors="replace"))[-2000:]
     raise RuntimeError(f"{name} did not start (exit code {process.returncode}): {' '.join(command)}\n{tail}")
+
+
+def _is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _port_in(output: str) -> int | None:

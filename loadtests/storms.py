@@ -65,6 +65,7 @@ def index(folder: Path) -> str:
     parts = [
         "# The storm report",
         "`make storm` makes it again. How to read it, and how to storm your own tools: [storms.md](../storms.md).",
+        (folder / "notes.md").read_text().strip() if (folder / "notes.md").is_file() else "",
         _others(folder),
     ]
     for name, document in runs.items():
@@ -110,7 +111,7 @@ def _others(folder: Path) -> str:
 def _about(name: str, told: dict[str, Any]) -> str:
     if name == "scoreboard":
         return (
-            f"{told['runs']:,} runs of nine turns, seed {told['seed']}; a fifth of the turns faulty. What the columns mean, "
+            f"Runs of nine turns, seed {told['seed']}; a fifth of the turns faulty. What the columns mean, "
             "and why our figures for the partial configurations are not the book's: "
             "[storms.md](../storms.md#the-scoreboard)."
         )

@@ -10,7 +10,7 @@ import click
 from gateway.commands import EXIT_FINDING
 
 if TYPE_CHECKING:
-    from gateway.core.tool import Catalog
+    from gateway.core.tool import Catalog, Operation
 
 __all__ = ["explain"]
 
@@ -73,7 +73,9 @@ def _facts(catalog: Catalog, method: str, target: str) -> tuple[dict[str, object
         "sent to": f"{method} {tool.upstream.origin}{tool.upstream.prefix}{below or '/'}",
         "domain": tool.domain.name,
         "journal": "lazily" if operation.is_read else operation.journal.value,
-        "approval": operation.approval.value,
+        "approval": _approval(operation),
+        "gates": ", ".join(gate.name for gate in operation.gates) or None,
+        "leaves": "with the run's pivot" if operation.is_staged else "at once",
         "undone by": operation.compensator.request.source if operation.compensator else None,
         "probed by": operation.probe.request.source if operation.probe else None,
         "in doubt": None if operation.is_read else how_settled(tool, operation),
@@ -86,6 +88,13 @@ def _facts(catalog: Catalog, method: str, target: str) -> tuple[dict[str, object
     if is_refused:
         facts["refused"] = "ERR_UNKNOWN_TOOL: the tool is strict and does not declare this write"
     return facts, is_refused
+
+
+def _approval(operation: Operation) -> str:
+    if operation.approval.value == "none":
+        return "none"
+    policy = operation.approved_by
+    return f"{policy.required} of {', '.join(policy.approvers) or 'anyone but the agent'}"
 
 
 def _plain(value: object) -> str:

@@ -159,7 +159,7 @@ class _Compiler:
             return None
         expect = self.condition(settings.expect, entry.at("verify", "expect"), GATE_NAMES | {"response"})
         template = self.request(settings, entry, settings.tool, "verify")
-        if settings.request.split(" ")[0] not in SAFE_METHODS | {"POST"}:
+        if settings.request.split(" ")[0] not in SAFE_METHODS | {"POST", CALL}:
             self._problems.add(
                 entry.at("verify", "request"),
                 "a verifier is a read",
@@ -230,6 +230,7 @@ class _Compiler:
         if old is not None and old.digest == digest and old.domain is effective.domain:
             return old
         read, write = _undeclared(name, bool(declared or called), settings.strict, effective.timeouts)
+        write = _as_guarded(write, guarded)
         every = [operation for _, operation, _ in declared] + [operation for operation, _ in called.values()]
         every += [read[0], write[0]]
         other = (replace(write[0], tier=Tier.PIVOT), f"`{name}` declares no operation for it; its own hints decide.")
@@ -602,6 +603,18 @@ def _reason(operation: Operation) -> str:
     if operation.compensator is not None:
         meaning += f", by {operation.compensator.request.source}"
     return f"It matches `{operation.name}` ({operation.source}), which the manifest declares {meaning}."
+
+
+def _as_guarded(write: tuple[Operation, str], declared: list[Operation]) -> tuple[Operation, str]:
+    """Return the undeclared write of a tool: where it guards any operation, another spelling of that one's path must not
+    get past the guard, so people decide about what it does not know."""
+    operation, reason = write
+    first = next((one for one in declared if one.approval is ApprovalPolicy.REQUIRED), None)
+    if first is None and not any(one.gates for one in declared):
+        return write
+    by = ApprovalSettings() if first is None else first.approved_by
+    guarded = replace(operation, approval=ApprovalPolicy.REQUIRED, approved_by=by)
+    return guarded, f"{reason} The tool guards an operation, so people decide about a write that it does not declare."
 
 
 def _undeclared(

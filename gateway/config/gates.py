@@ -63,6 +63,8 @@ def compile_sink(
         problems.add(entry.at(), f"sink `{shown(name)}` needs a `url`", "where the incident is to be sent")
         return None
     value = _secret(entry, secret, problems)
+    if settings.secret is not None and value is None:
+        return None
     if value is None and settings.kind is not SinkKind.ALERTMANAGER:
         what = "the routing key" if settings.kind is SinkKind.PAGERDUTY else "what signs it"
         problems.add(entry.at("secret"), f"sink `{shown(name)}` needs a `secret`: {what}", "use `${secret:NAME}`")

@@ -31,6 +31,7 @@ __all__ = [
     "NoticesDelivered",
     "PlanAdopted",
     "ReadObserved",
+    "ReadsObserved",
     "Record",
     "RecordedReply",
     "RecordedRequest",
@@ -257,6 +258,16 @@ class ReadObserved:
     path: str
     outcome: str
     status: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadsObserved:
+    """Several reads went through: each with the fields of a `ReadObserved`, in their order, and when (UTC milliseconds).
+
+    A read that does not open its run waits a moment for others, since a record costs more than the read it tells of.
+    """
+
+    reads: list[tuple[str, str, str, str, str, int | None, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -540,6 +551,7 @@ Record = (
     | StepFailed
     | StepInDoubt
     | ReadObserved
+    | ReadsObserved
     | RefusalsObserved
     | UnwindingStarted
     | SavepointTaken
@@ -601,6 +613,8 @@ def decode(kind: str, data: bytes) -> Record:
                 known["leak"] = tuple(known["leak"])
         elif cls in (StepIntended, StepStaged) and known.get("request") is not None:
             known["request"] = RecordedRequest(**known["request"])
+        elif cls is ReadsObserved:
+            known["reads"] = [tuple(read) for read in known["reads"]]
         elif cls is RefusalsObserved:
             known["refusals"] = [tuple(refusal) for refusal in known["refusals"]]
         if known.get("compensator") is not None:

@@ -23,6 +23,8 @@ from typing import Final
 
 import orjson
 
+from gateway.core.keys import hmac_sha256
+
 __all__ = [
     "FIRST_LINK",
     "SALT_BYTES",
@@ -154,7 +156,7 @@ def payload_digest(key: SealKey, salt: bytes, kind: str, data: bytes) -> bytes:
 
 def chain_digest(key: SealKey, before: bytes, envelope: bytes) -> bytes:
     """Return the seal of an envelope (its canonical bytes) that follows the seal `before`."""
-    return hmac.digest(key.chain, before + envelope, "sha256")
+    return hmac_sha256(key.chain, before + envelope)
 
 
 class BadCheckpoint(ValueError):

@@ -26,6 +26,7 @@ from gateway.core.records import (
     NoticesDelivered,
     PlanAdopted,
     ReadObserved,
+    ReadsObserved,
     Record,
     RecoveryFailed,
     RefusalsObserved,
@@ -398,6 +399,8 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             state.released.add(step.number)
         case ReadObserved():
             state.reads += 1
+        case ReadsObserved():
+            state.reads += len(record.reads)
         case RefusalsObserved():
             state.refusals += sum(count for *_, count in record.refusals)
         case UnwindingStarted():

@@ -147,8 +147,12 @@ class Connection(BaseProtocol):
         Between the arrival of bytes and the loop's next turn only the kernel knows of them, so it is asked
         (aio-libs/aiohttp#13656).
         """
-        transport = self.transport
-        return transport is not None and not self._is_spent and not transport.is_closing() and not self._poll.poll(0)
+        return self.is_open and not self._poll.poll(0)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection has not ended yet, as far as the event loop knows."""
+        return self.transport is not None and not self._is_spent and not self.transport.is_closing()
 
     def begin(self, exchange: Exchange, head: bytes, body: Body | None, *, is_head: bool) -> None:
         """Send a request. A small body leaves in one piece with the head; a large one by a task of its own, since the

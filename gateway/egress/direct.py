@@ -95,6 +95,10 @@ class DirectEgress:
             if isinstance(made, Broken):
                 return made
             connection = made
+            if not connection.is_open:
+                return Broken(
+                    Fault.CONNECT, Dispatched.NO, f"the connection to {tool.name} closed before anything was sent"
+                )
         connection.begin(exchange, head, request.body, is_head=request.method == "HEAD")
         try:
             message = await exchange.answer
@@ -155,8 +159,16 @@ class DirectEgress:
             pool = self._pools[key] = Pool(
                 upstream, reach=tool.reach, tls=self._tls, keepalive_s=self._keepalive_s, resolve=self._resolve
             )
+        old = self._routes.get(tool.name)
         route = self._routes[tool.name] = _Route(tool_lines(tool), pool)
+        if old is not None and all(one.pool is not old.pool for one in self._routes.values()):
+            self._drop(old.pool)
         return route
+
+    def _drop(self, pool: Pool) -> None:
+        """Close a pool that no tool uses any more; its connections in use end with their answers."""
+        pool.close()
+        self._pools = {key: one for key, one in self._pools.items() if one is not pool}
 
 
 @cache

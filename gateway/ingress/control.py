@@ -25,7 +25,7 @@ from gateway.core.outcome import Refusal
 from gateway.core.problem import problem
 from gateway.core.trajectory import Phase
 from gateway.ingress.desk import Desk
-from gateway.ingress.guard import who
+from gateway.ingress.guard import proven, who
 from gateway.ingress.mcp_listing import Listings
 from gateway.ingress.runs import Runs, Shown
 from gateway.journal import Journal, JournalError
@@ -359,7 +359,10 @@ class Decision:
 
 
 def principal_of(request: web.Request, body: Mapping[str, object]) -> str:
-    """Return who decides: as the caller says, for whoever reaches this port is trusted to say so."""
+    """Return who decides: whom the token proves, so that nobody votes twice under two names; where no tokens are in use, as
+    the caller says, for whoever reaches this port is trusted to say so."""
+    if (name := proven(request)) is not None:
+        return name
     value = body.get("principal")
     return value if isinstance(value, str) else ""
 

@@ -193,7 +193,9 @@ class _Outer:
             if field[0].lower() == b"proxy-authorization" or field[0].lower().startswith(b"seawall-")
         )
         if first_header(fields, b"seawall-agent") is None and request.peer:
-            fields = (*fields, (b"Seawall-Agent", request.peer.encode("ascii", "replace")))
+            # A name begins with a letter or digit, an IPv6 address need not.
+            name = f"ip-{request.peer}" if ":" in request.peer else request.peer
+            fields = (*fields, (b"Seawall-Agent", name.partition("%")[0].encode("ascii", "replace")))
         return cls(authority, fields)
 
     @property

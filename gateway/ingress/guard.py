@@ -19,7 +19,7 @@ from gateway.core.outcome import Refusal
 from gateway.core.problem import problem
 from gateway.core.tokens import Entry, Scope, Tokens
 
-__all__ = ["guard", "who"]
+__all__ = ["OPERATOR", "guard", "proven", "who"]
 
 
 OPEN: Final = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -30,6 +30,12 @@ def who(request: web.Request) -> str:
     """Return who asks, for the journal: the token's name, or "operator" where no tokens are in use."""
     entry = request.get(OPERATOR)
     return "operator" if entry is None else f"operator:{entry.name}"
+
+
+def proven(request: web.Request) -> str | None:
+    """Return the name that the request's token proves, or None where no tokens are in use."""
+    entry = request.get(OPERATOR)
+    return None if entry is None else entry.name
 
 
 def guard(tokens: Callable[[], Tokens | None], clock: Clock) -> Middleware:

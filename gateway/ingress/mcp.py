@@ -401,6 +401,7 @@ class McpFront:
 
     async def close(self) -> None:
         """Stop what goes on in the background. May be repeated."""
+        await self.service.listings.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

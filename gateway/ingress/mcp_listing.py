@@ -30,6 +30,7 @@ __all__ = ["Listed", "Listings"]
 
 FRESH_S = 300.0
 REST_S = 2.0
+SOON_S = 5.0
 PAGES_MAX = 100
 TIMINGS = Timings(connect_s=5.0, first_byte_s=15.0, idle_s=15.0, total_s=15.0)
 _PINS = "mcp-pins/"
@@ -56,6 +57,7 @@ class Listings:
         self._listed: dict[str, tuple[str, Listed]] = {}
         self._pins: dict[str, Pins] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+        self._asking: set[asyncio.Task[Listed]] = set()
 
     async def load(self) -> None:
         """Read the pins."""
@@ -85,6 +87,26 @@ class Listings:
                 fresh.tools = listed.tools
             self._listed[tool.name] = (tool.digest, fresh)
             return fresh
+
+    async def soon(self, tool: ToolSpec, exchange: Exchange) -> Listed:
+        """Return what a server offers, or what is known of it if it takes too long: it must not hold up the others."""
+        task = asyncio.get_running_loop().create_task(self.of(tool, exchange))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+        await asyncio.wait((task,), timeout=SOON_S)
+        if task.done():
+            return task.result()
+        digest, known = self._listed.get(tool.name, ("", Listed()))
+        tools = known.tools if digest == tool.digest else {}
+        return Listed(tools, problem=f"it did not list its tools within {SOON_S:g} s")
+
+    async def close(self) -> None:
+        """Stop asking. May be repeated."""
+        tasks = list(self._asking)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     def _is_fresh(self, listed: Listed) -> bool:
         age_s = self._clock.now() - listed.at

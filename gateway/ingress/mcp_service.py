@@ -11,7 +11,7 @@ import asyncio
 import difflib
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
 
@@ -21,6 +21,7 @@ from gateway.core.call import Call
 from gateway.core.canonical import action_digest, fingerprint
 from gateway.core.codes import Code
 from gateway.core.fault import Broken
+from gateway.core.manifest import ApprovalPolicy
 from gateway.core.mcp import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -46,6 +47,7 @@ from gateway.egress.mcp_http import UPSTREAM_HTTP
 from gateway.egress.mcp_link import Answer, Exchange
 from gateway.ingress.mcp_conversations import Conversation, Outbox
 from gateway.ingress.mcp_listing import Listed, Listings
+from gateway.ingress.proxy import preferred_wait_s
 from gateway.journal.trajectories import Trajectories
 
 __all__ = ["CALL_KEY", "RUN_KEY", "Foreign", "McpService", "Party"]
@@ -57,6 +59,9 @@ RUN_KEY: Final = "dev.seawall/trajectory"
 KEYS: Final = ("dev.seawall/idempotencyKey", "idempotencyKey", "agentbarrier/idempotencyKey")
 """Where a client may name its own key, in `_meta` of a call; the last two are names that others use."""
 
+POLL_TOOL: Final = "seawall__approval"
+ROUND_S: Final = 20.0
+"""How long one request waits for people: shorter than what clients give a request."""
 ANSWER_LIMIT = 64 << 20
 LISTS: Final = {
     "prompts/list": "prompts",
@@ -64,6 +69,21 @@ LISTS: Final = {
     "resources/templates/list": "resourceTemplates",
 }
 _BY_URI: Final = frozenset({"resources/read", "resources/subscribe", "resources/unsubscribe"})
+_HELD_STATE: Final = "seawall.held."
+_POLL_DEFINITION: Final[dict[str, object]] = {
+    "name": POLL_TOOL,
+    "description": "Ask how a call stands that waits for a person's approval. Once it is granted, make that call again "
+    "unchanged.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "approval": {"type": "string", "description": "`approval` of the held call's result."},
+            "wait_s": {"type": "number", "description": "Seconds to wait for a decision, at most 20."},
+        },
+        "required": ["approval"],
+    },
+    "annotations": {"readOnlyHint": True},
+}
 _OWN_PARAMS: Final = frozenset({"name", "arguments", "_meta"})
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _KEY = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,255}")
@@ -114,6 +134,7 @@ class McpService:
         catalog: the one in force.
         egress: talks to the servers.
         run: takes a call down the pipeline, finishing writes whose caller leaves.
+        approval: says how an approval stands, waiting up to so many seconds for people.
     """
 
     def __init__(
@@ -124,7 +145,9 @@ class McpService:
         listings: Listings,
         trajectories: Trajectories,
         clock: Clock,
+        approval: Callable[[str, float], Awaitable[Mapping[str, object] | Refusal]],
     ) -> None:
+        self._approval = approval
         self.catalog = catalog
         self.egress = egress
         self.listings = listings
@@ -217,26 +240,30 @@ class McpService:
             return await self._all_tools(party)
         if tool.mcp is None:
             listed = await self.listings.of(tool, Exchange(client=party.client))
-            return json.dumps({"tools": [one.value for one in self.listings.visible(tool, listed)]})
+            return json.dumps({"tools": [one.value for one in self.listings.visible(tool, listed)] + _polls([tool])})
         answer = await self._ask(message, party, tool)
         if not isinstance(answer, Message):
             return self._unreachable(message, tool, answer)
         if answer.result is None:
             return _error_of(message, answer)
-        return self.listings.page(tool, answer)
+        page = self.listings.page(tool, answer)
+        if not (added := _polls([tool])) or "nextCursor" in answer.value:
+            return page
+        shown = members(page)["tools"][1]
+        return replaced(page, {"tools": json.dumps([*(shown if isinstance(shown, list) else []), *added])})
 
     async def _all_tools(self, party: Party) -> str:
         catalog = self.catalog()
         servers = [tool for tool in catalog.tools.values() if tool.mcp is not None or tool.is_managed]
         exchange = Exchange(client=party.client)
-        listed = await asyncio.gather(*(self.listings.of(tool, exchange) for tool in servers))
+        listed = await asyncio.gather(*(self.listings.soon(tool, exchange) for tool in servers))
         found: list[dict[str, object]] = []
         problems: dict[str, str] = {}
         for tool, one in sorted(zip(servers, listed, strict=True), key=lambda pair: pair[0].name):
             if one.problem is not None:
                 problems[tool.name] = one.problem
             found += [{**item.value, "name": joined(tool.name, item.name)} for item in self.listings.visible(tool, one)]
-        result: dict[str, object] = {"tools": found}
+        result: dict[str, object] = {"tools": found + _polls(servers)}
         if problems:
             result["_meta"] = {"dev.seawall/unavailable": problems}
         return json.dumps(result)
@@ -251,6 +278,8 @@ class McpService:
             raw, arguments = "{}", {}
         if not isinstance(name, str) or not isinstance(arguments, dict):
             return error_message(message.id, INVALID_PARAMS, "`name` must be a text and `arguments` an object")
+        if name == POLL_TOOL:
+            return await self._poll(arguments)
         found = self._tool_of(name, party)
         if found is None:
             return self._unknown(message, name, party)
@@ -331,6 +360,7 @@ class McpService:
             is_run_named=named[1],
             params=params,
             caller_key=key,
+            wait_s=ROUND_S if _asked_again(message) else preferred_wait_s(party.headers),
             action=action_digest(f"{tool.name}.{operation.name}", method, target, "application/json", content),
             fingerprint=fingerprint(method, target, "application/json", content),
         )
@@ -346,6 +376,8 @@ class McpService:
                 return await self._reply(message, party, call, reply, is_replay)
             case Failed(reply=reply) if reply is not None:
                 return await self._reply(message, party, call, reply, False)
+            case Rejected(refusal) if refusal.code is Code.HELD_FOR_APPROVAL and _can_be_asked_again(message, party):
+                return _held_question(refusal)
             case Rejected(refusal):
                 if refusal.code is not Code.FOREIGN_TRAJECTORY:
                     self._trajectories.note_refusal(call.trajectory, refusal.code, call.tool.name, call.operation.name)
@@ -420,6 +452,21 @@ class McpService:
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         return error_message(message.id, INVALID_PARAMS, f"Unknown tool: {name[:128]}.{hint}", {"known": known[:20]})
 
+    async def _poll(self, arguments: Mapping[str, object]) -> str:
+        """Answer the tool that asks how a held call stands."""
+        identity, wait_s = arguments.get("approval"), arguments.get("wait_s", 0)
+        if not isinstance(identity, str) or not isinstance(wait_s, int | float) or isinstance(wait_s, bool):
+            return refusal_result(
+                Refusal(
+                    code=Code.INVALID_ARGUMENTS, detail="`approval` must be a text and `wait_s` a number of seconds."
+                )
+            )
+        view = await self._approval(identity, max(0.0, min(float(wait_s), ROUND_S)))
+        if isinstance(view, Refusal):
+            return refusal_result(view)
+        text = f"The approval is {view.get('state')}. {view.get('next') or ''}".strip()
+        return json.dumps({"content": [{"type": "text", "text": text}], "structuredContent": view, "isError": False})
+
     # --- everything else
 
     def _exchange(self, message: Message, party: Party, tool: ToolSpec) -> Exchange:
@@ -427,6 +474,7 @@ class McpService:
         raw, value = params.get("_meta", ("{}", {}))
         meta = {} if not isinstance(value, dict) else {key: text for key, (text, _) in members(raw).items()}
         own = ENVELOPE | {RUN_KEY, *KEYS}
+        own_params = _OWN_PARAMS | {"requestState", "inputResponses"} if _is_ours(message) else _OWN_PARAMS
         client = party.client
         if party.conversation.log_level is not None:
             client = replace(client, log_level=party.conversation.log_level)
@@ -440,7 +488,7 @@ class McpService:
 
         party.exchange = Exchange(
             client=client,
-            params={key: text for key, (text, _) in params.items() if key not in _OWN_PARAMS},
+            params={key: text for key, (text, _) in params.items() if key not in own_params},
             meta={key: text for key, text in meta.items() if key not in own},
             headers=_forwarded(party),
             tell=tell,
@@ -646,6 +694,47 @@ _ALL: Final = json.dumps({
     "tools": {"listChanged": True}, "prompts": {"listChanged": True}, "resources": {"listChanged": True},
     "logging": {}, "completions": {},
 })  # fmt: skip
+
+
+def _polls(tools: Iterable[ToolSpec]) -> list[dict[str, object]]:
+    """The tool that asks about approvals, where something may need one."""
+    needed = any(op.approval is ApprovalPolicy.REQUIRED for tool in tools for op in tool.operations.values())
+    return [_POLL_DEFINITION] if needed else []
+
+
+def _is_ours(message: Message) -> bool:
+    state = message.value.get("requestState")
+    return isinstance(state, str) and state.startswith(_HELD_STATE)
+
+
+def _asked_again(message: Message) -> bool:
+    """Whether the client was told that its call is held, and its user wants to wait on."""
+    responses = message.value.get("inputResponses")
+    said = responses.get("approval") if isinstance(responses, Mapping) else None
+    return _is_ours(message) and isinstance(said, Mapping) and said.get("action") == "accept"
+
+
+def _can_be_asked_again(message: Message, party: Party) -> bool:
+    """Whether a held call may be answered with a question: the client can put one to its user, who has not said no."""
+    is_able = party.client.is_modern and party.client.can("elicitation")
+    return is_able and (not _is_ours(message) or _asked_again(message))
+
+
+def _held_question(refusal: Refusal) -> str:
+    """A held call in the protocol's own words: whoever says yes asks again, for as long as the approval is open.
+
+    The state names the approval for people who look at it; nothing is decided by it, so it needs no seal: the call itself is
+    matched with its approval by the gate.
+    """
+    schema = {"type": "object", "properties": {}}
+    question = {"message": f"{refusal.detail} Accept to wait for the decision.", "requestedSchema": schema}
+    result = {
+        "resultType": "input_required",
+        "requestState": f"{_HELD_STATE}{refusal.extra.get('approval', '')}",
+        "inputRequests": {"approval": {"method": "elicitation/create", "params": question}},
+        "_meta": {"dev.seawall/held": dict(refusal.extra)},
+    }
+    return json.dumps(result)
 
 
 def _object(parts: Mapping[str, str]) -> str:

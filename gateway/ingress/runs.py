@@ -151,6 +151,7 @@ class Runs:
 
     async def show(self, name: str, caller: Caller | None = None) -> Shown | Refusal:
         """Show a run, open or over."""
+        self._trajectories.flush_reads()
         run = await self._trajectories.find(name)
         if run is None or _is_foreign(run, caller):
             return _unknown(name)

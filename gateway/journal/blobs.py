@@ -114,14 +114,17 @@ class BlobFolder:
         """
         if self._is_closed:
             raise JournalUnavailable("the journal is closed")
+        future = asyncio.wrap_future(self._disk.submit(function, *args, **kwargs))
         try:
-            return await asyncio.wait_for(
-                asyncio.wrap_future(self._disk.submit(function, *args, **kwargs)), self._patience_s
-            )
-        except TimeoutError:
-            raise JournalUnavailable(
-                f"the disk under {self._folder} has not answered for {self._patience_s:g} s"
-            ) from None
+            done, _ = await asyncio.wait((future,), timeout=self._patience_s)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        if not done:
+            future.cancel()
+            raise JournalUnavailable(f"the disk under {self._folder} has not answered for {self._patience_s:g} s")
+        try:
+            return future.result()
         except OSError as error:
             raise JournalUnavailable(
                 f"bodies in {self._folder} cannot be used ({error.strerror}): check its disk and its permissions"

@@ -238,8 +238,10 @@ class SqliteJournal:
 
     async def recall(self, prefix: str) -> dict[str, bytes]:
         """Return what was remembered under names that start with `prefix`, committed or not."""
+        before = self._committer.pending_notes()  # what is on its way now may be committed after the reading
         stored = await self._read(statements.recall, prefix)
-        fresh = {name: value for name, value in self._committer.pending_notes().items() if name.startswith(prefix)}
+        pending = {**before, **self._committer.pending_notes()}
+        fresh = {name: value for name, value in pending.items() if name.startswith(prefix)}
         return dict(sorted({**stored, **fresh}.items()))
 
     async def meta(self, name: str, default: bytes) -> bytes:
@@ -395,7 +397,8 @@ class SqliteJournal:
         self, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         try:
-            return await asyncio.wait_for(self._guarded(self._reader, function, *args, **kwargs), self._patience_s)
+            async with asyncio.timeout(self._patience_s):
+                return await self._guarded(self._reader, function, *args, **kwargs)
         except TimeoutError:
             raise JournalUnavailable(f"the disk has not answered a look-up for {self._patience_s:g} s") from None
 

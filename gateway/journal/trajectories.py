@@ -18,6 +18,8 @@ from gateway.clock import Clock
 from gateway.core.codes import Code
 from gateway.core.outcome import Refusal
 from gateway.core.records import (
+    ReadObserved,
+    ReadsObserved,
     Record,
     RefusalsObserved,
     StepCommitted,
@@ -41,6 +43,10 @@ _CLOSED_KEPT = 256
 _PAGE = 500
 _TOGETHER = 50
 _REFUSING_RUNS = 4096
+_READS = 64
+
+READS_S = 0.1
+"""How long a read waits for others of its run before it is recorded; lazily journaled ones may be lost in a crash anyway."""
 
 
 class Run:
@@ -109,6 +115,8 @@ class Trajectories:
         self._aside: dict[str, dict[int, Record]] = {}
         self._phases: dict[Phase, set[str]] = {phase: set() for phase in Phase}
         self._doubtful: set[str] = set()
+        self._reads: dict[str, list[tuple[str, str, str, str, str, int | None, int]]] = {}
+        self._reads_timer: asyncio.TimerHandle | None = None
         self._refusals: dict[str, Counter[tuple[str, str, str]]] = {}
         self._attentive: set[str] = set()
         self.on_unwinding: Callable[[], None] = lambda: None
@@ -300,6 +308,8 @@ class Trajectories:
         """
         if run.is_lost:
             return self._record_late(run, records)
+        if run.state.id in self._reads:
+            records = [*self._take_reads(run), *records]
         if not records:
             return _done()
         state, at = run.state, self._clock.at()
@@ -369,8 +379,37 @@ class Trajectories:
         if name in self._refusals or len(self._refusals) < _REFUSING_RUNS:
             self._refusals.setdefault(name, Counter())[(code.value, tool, operation)] += 1
 
+    def note_read(self, run: Run, read: ReadObserved) -> None:
+        """Record a read, lazily. One that does not open the run waits for others, `READS_S` at most."""
+        if run.is_lost or run.state.version == 0 or not run.state.is_open:
+            self.record(run, [read], lazy=True)
+            return
+        waiting = self._reads.setdefault(run.state.id, [])
+        waiting.append((read.tool, read.operation, read.method, read.path, read.outcome, read.status, self._clock.at()))
+        if len(waiting) >= _READS:
+            self.record(run, [], lazy=True)
+        elif self._reads_timer is None:
+            self._reads_timer = asyncio.get_running_loop().call_later(READS_S, self.flush_reads)
+
+    def flush_reads(self) -> None:
+        """Write the reads that wait, lazily, one record a run."""
+        if self._reads_timer is not None:
+            self._reads_timer.cancel()
+            self._reads_timer = None
+        for name in list(self._reads):
+            run = self._runs.get(name)
+            if run is None or run.is_lost:
+                del self._reads[name]
+            else:
+                self.record(run, [], lazy=True)
+
+    def _take_reads(self, run: Run) -> list[Record]:
+        reads = self._reads.pop(run.state.id)
+        return [ReadsObserved(reads=reads)] if run.state.is_open else []
+
     def flush_refusals(self) -> None:
-        """Write the refusals counted since the last time, lazily, one record a run."""
+        """Write the refusals counted since the last time, lazily, one record a run; reads that wait, too."""
+        self.flush_reads()
         refusals, self._refusals = self._refusals, {}
         for name, counts in refusals.items():
             run = self._runs.get(name) or self._closed.get(name)

@@ -205,19 +205,16 @@ class SagaStage:
         if isinstance(outcome, Rejected):
             return
         reply = None if isinstance(outcome, InDoubt) else outcome.reply
-        self._trajectories.record(
+        self._trajectories.note_read(
             run,
-            [
-                ReadObserved(
-                    tool=call.tool.name,
-                    operation=call.operation.name,
-                    method=call.request.method,
-                    path=call.request.target.partition(b"?")[0].decode("latin-1"),
-                    outcome=type(outcome).__name__.lower(),
-                    status=None if reply is None else reply.status,
-                )
-            ],
-            lazy=True,
+            ReadObserved(
+                tool=call.tool.name,
+                operation=call.operation.name,
+                method=call.request.method,
+                path=call.request.target.partition(b"?")[0].decode("latin-1"),
+                outcome=type(outcome).__name__.lower(),
+                status=None if reply is None else reply.status,
+            ),
         )
 
     def _note_broken_off(self, run: Run, call: Call, error: BaseException) -> None:

@@ -176,7 +176,7 @@ def _breaker(scenario: Scenario, recordings: Recordings) -> Figure:
                 axes.plot([start, start], [place - 0.31, place + 0.31], color=_STATES[state], linewidth=2.2, zorder=3)
     _trouble(axes, scenario)
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
-    axes.invert_yaxis()
+    axes.set_ylim(max(0, len(rows) - 1) + 0.55, -0.55)
     axes.set_xlim(0, seconds)
     axes.grid(visible=False, axis="y")
     axes.set(

@@ -16,6 +16,7 @@ from typing import assert_never
 from gateway.clock import Clock
 from gateway.core.backoff import full_jitter
 from gateway.core.call import Call, Handler, Lane
+from gateway.core.manifest import Tier
 from gateway.core.message import Body, BytesBody, Request
 from gateway.core.outbox import Await, Done, Send, next_finish, stalled
 from gateway.core.outcome import Outcome, Rejected
@@ -175,7 +176,13 @@ class Finalizer:
         call = Call(
             tool=tool,
             operation=operation,
-            request=Request(intended.method, intended.target.encode("latin-1"), intended.request.raw_headers(), body),
+            request=Request(
+                intended.method,
+                intended.target.encode("latin-1"),
+                intended.request.raw_headers(),
+                body,
+                fresh_connection=operation.tier is Tier.PIVOT,
+            ),
             agent=run.state.agent,
             started=now,
             deadline=now + operation.timeouts.total,

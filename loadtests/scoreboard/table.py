@@ -94,15 +94,16 @@ def score(name: str, endings: Mapping[int, Ending], ledger: Ledger, kills: int, 
 def table(scores: Iterable[Mapping[str, Any]]) -> str:
     """Return the scoreboard as Markdown, from the documents of scores."""
     lines = [
-        "| configuration | completed | seed 000 says | cleanly aborted | neither | orphaned effects | doubled effects "
-        "| turns lost (RPO) | RTO p50 ms | RTO p99 ms | kills |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| configuration | runs | completed | seed 000 says | cleanly aborted | neither | orphaned effects "
+        "| doubled effects | turns lost (RPO) | RTO p50 ms | RTO p99 ms | kills |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for told in scores:
         runs, name = told["runs"], told["name"]
         lines.append(
-            f"| {name} | {told['completed'] / runs:.1%} | {SEED_000[name]} % | {told['aborted'] / runs:.1%} "
-            f"| {told['neither'] / runs:.1%} | {told['orphans']} | {told['doubled']} | {told['lost_turns']} "
+            f"| {name} | {runs:,} | {told['completed'] / runs:.1%} | {SEED_000[name]} % "
+            f"| {told['aborted'] / runs:.1%} | {told['neither'] / runs:.1%} "
+            f"| {told['orphans']} | {told['doubled']} | {told['lost_turns']} "
             f"| {_shown(told['rto_p50_ms'])} | {_shown(told['rto_p99_ms'])} | {told['kills']} |"
         )
     return "\n".join(lines) + "\n"

@@ -80,3 +80,10 @@ def test_a_bad_manifest_is_a_finding(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["explain", "GET", "/a", "--manifest", str(path)])
     assert result.exit_code == 1
     assert "did you mean `tools`?" in result.output
+
+
+def test_what_stands_in_front_of_a_pivot_is_named() -> None:
+    """Who decides, and whether it waits for the run's pivot."""
+    output = explain("POST", "/payments/v1/payouts").output
+    assert "1 of anyone but the agent" in output
+    assert "at once" in output

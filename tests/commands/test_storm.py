@@ -36,6 +36,9 @@ tools:
 """
 
 
+pytestmark = pytest.mark.timeout(180)
+
+
 @pytest.fixture
 def scenario(tmp_path: Path) -> str:
     path = tmp_path / "short.yaml"

@@ -53,6 +53,16 @@ def test_what_stands_in_front_of_an_operation_is_ready_to_run(tmp_path: Path) ->
     assert "s3cret" not in repr(sink)
 
 
+def test_another_spelling_of_a_guarded_path_does_not_get_past_its_guard(tmp_path: Path) -> None:
+    """`POST /payouts/` is no declared operation, but the tool may take it for one."""
+    pay = load(write(tmp_path, m=BASE), SEAWALL_SECRET_HOOK="s3cret").tools["pay"]
+    match = pay.match("POST", "/payouts/")
+    assert not match.operation.is_declared
+    assert (match.operation.approval, match.operation.approved_by.required) == (ApprovalPolicy.REQUIRED, 2)
+    assert "people decide" in match.reason
+    assert pay.match("GET", "/payouts/").operation.approval is ApprovalPolicy.NONE
+
+
 def test_a_changed_gate_or_policy_changes_the_tool(tmp_path: Path) -> None:
     """Else a reload would keep the old gate in force."""
     environ = {"SEAWALL_SECRET_HOOK": "s3cret"}

@@ -7,7 +7,7 @@ import hmac
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.keys import derive_key, undo_key
+from gateway.core.keys import derive_key, hmac_sha256, undo_key
 
 
 @given(st.binary(min_size=1, max_size=70), st.lists(st.text(max_size=20), max_size=4))
@@ -23,3 +23,8 @@ def test_parts_cannot_be_shifted_into_each_other() -> None:
 
 def test_a_compensator_keeps_its_key() -> None:
     assert undo_key(b"s", "run", 1) == undo_key(b"s", "run", 1) != undo_key(b"s", "run", 2)
+
+
+@given(st.binary(max_size=200), st.binary(max_size=300))
+def test_the_fast_hmac_is_the_hmac(key: bytes, message: bytes) -> None:
+    assert hmac_sha256(key, message) == hmac.digest(key, message, "sha256")

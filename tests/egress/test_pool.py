@@ -107,6 +107,20 @@ async def test_closing_closes_what_is_idle_and_what_comes_back(origin: Origin, n
     await origin.requests[0].gone.wait()
 
 
+async def test_a_tool_that_hangs_up_at_once_is_no_bug_of_ours(named: DirectEgress) -> None:
+    """It may do so between the connection's making and its first use."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    tool = make_tool("tool", server.sockets[0].getsockname()[1])
+    for _ in range(20):
+        fault, dispatched = broken(await named.send(tool, post(), LONG))
+        assert (fault, dispatched) in ((Fault.CONNECT, Dispatched.NO), (Fault.RESET, Dispatched.MAYBE))
+    server.close()
+
+
 async def test_cancelling_while_a_connection_is_made_leaves_nothing_behind(
     origin: Origin, named: DirectEgress, names: Names
 ) -> None:
@@ -122,3 +136,13 @@ async def test_cancelling_while_a_connection_is_made_leaves_nothing_behind(
         await request.gone.wait()
     (pool,) = named._pools.values()
     assert pool.idle == 0
+
+
+async def test_a_tool_that_moves_leaves_no_pool_behind(origin: Origin, named: DirectEgress) -> None:
+    """Hosts outside the manifest are one tool that moves with every call: they would add up for ever."""
+    for number in range(5):
+        moved = make_tool(f"h{number}.test", origin.port)
+        reply = answered(await named.send(moved, get(), LONG))
+        assert reply.status == 200
+        await reply.aclose()
+    assert len(named._pools) == 1

@@ -79,7 +79,9 @@ async def test_a_run_belongs_to_the_agent_that_opened_it(tmp_path: Path) -> None
         mine = await world.send("ana", "GET", "/seawall/v1/trajectories/r1")
         assert (mine.status, mine.json["agent"]) == (200, "ana")
         unknown = await world.send("bob", "GET", "/seawall/v1/trajectories/r2")
-        for method, verb in (("GET", ""), ("POST", "/abort"), ("POST", "/commit")):
+        for method, verb in (
+            ("GET", ""), ("POST", "/abort"), ("POST", "/commit"), ("POST", "/savepoints"), ("POST", "/rewind"),
+        ):  # fmt: skip
             theirs = await world.send("bob", method, f"/seawall/v1/trajectories/r1{verb}")
             assert (theirs.status, theirs.code) == (404, "ERR_UNKNOWN_TRAJECTORY")
             expected = unknown.json["detail"].replace("r2", "r1")
@@ -186,6 +188,36 @@ async def test_no_token_reaches_a_tool_or_the_disk(tmp_path: Path) -> None:
         for needle in (text, text[15:], basic):
             assert needle.encode() not in heads
             assert needle.encode() not in stored
+
+
+async def test_an_mcp_session_is_its_agents_alone_and_so_are_the_runs_it_names(tmp_path: Path) -> None:
+    """A session id is no secret between agents of one host: it does not stand for the token."""
+    async with agents(tmp_path) as world:
+        await world.send("ana", "POST", "/pay/holds", {"n": 1}, run="r1")
+        accept = ("Accept", "application/json, text/event-stream")
+        greeting = {
+            "jsonrpc": "2.0", "id": 1, "method": "initialize",
+            "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+        }  # fmt: skip
+        greeted = await world.send("ana", "POST", "/seawall/mcp", greeting, headers=(accept,))
+        session = ("Mcp-Session-Id", greeted["Mcp-Session-Id"])
+        listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+        assert (await world.send("ana", "POST", "/seawall/mcp", listing, headers=(accept, session))).status == 200
+        assert (await world.send("bob", "POST", "/seawall/mcp", listing, headers=(accept, session))).status == 404
+        assert (
+            await world.running.agent.send("POST", "/seawall/mcp", listing, headers=(accept, session))
+        ).status == 401
+        own = (
+            "Mcp-Session-Id",
+            (await world.send("bob", "POST", "/seawall/mcp", greeting, headers=(accept,)))["Mcp-Session-Id"],
+        )
+        call = {
+            "jsonrpc": "2.0", "id": 3, "method": "tools/call",
+            "params": {"name": "pay__hold", "arguments": {"body": {"n": 2}}},
+        }  # fmt: skip
+        refused = await world.send("bob", "POST", "/seawall/mcp", call, run="r1", headers=(accept, own))
+        assert b"ERR_FOREIGN_TRAJECTORY" in refused.body, refused.body
+        assert len(world.origin.requests) == 1
 
 
 async def test_a_revoked_token_is_refused_within_moments_and_a_new_one_taken(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gateway.config.tokens import TokenFile
 from gateway.core.server import RunSettings
+from gateway.core.tokens import Scope
 from tests.gateway.deployment import DEPLOYMENT, JSON, act, act_all, scripted
 from tests.gateway.harness import Answered, Child, Client, serving
 from tests.origin import Answer, Drop, Origin
@@ -347,3 +349,31 @@ async def test_a_plan_without_a_safe_order_says_why(tmp_path: Path) -> None:
         unknown = await running.agent.send("POST", url, plan_of(("x", "fly", [])))
         assert (unknown.status, unknown.code) == (422, "ERR_INVALID_ARGUMENTS")
         assert "provision" in unknown.json["detail"], "the message offers what there is"
+
+
+async def test_with_tokens_the_tokens_name_decides_whatever_the_body_says(tmp_path: Path) -> None:
+    """verifywise-ai/verifywise#4078: an approval is worth what its signature is worth."""
+    file = TokenFile(tmp_path / "tokens.json")
+    scopes = {"bot": Scope.AGENT, "ann": Scope.OPERATOR, "mallory": Scope.OPERATOR, "eve": Scope.VIEWER}
+    texts = {name: file.issue(scope, name, 0)[0] for name, scope in scopes.items()}
+    tokens = str(tmp_path / "tokens.json")
+    async with Origin() as origin, serving(tmp_path, origin.port, DEPLOYMENT, tokens=tokens) as running:
+        scripted(origin)
+        agent = [("Seawall-Agent-Token", texts["bot"])]
+
+        async def pay() -> Answered:
+            return await running.agent.send("POST", "/cloud/payouts", {"n": 1}, run="r1", headers=agent)
+
+        async def say(who: str, principal: str) -> Answered:
+            body = {"principal": principal, "reason": "x"}
+            bearer = [("Authorization", f"Bearer {texts[who]}")]
+            return await running.operator.send("POST", f"/api/v1/approvals/{name}/approve", body, headers=bearer)
+
+        name = (await pay()).json["approval"]
+        assert (await say("mallory", "ann")).code == "ERR_POLICY_DENIED"
+        assert (await say("eve", "ann")).status == 403, "a viewer decides nothing"
+        assert [vote["principal"] for vote in (await say("ann", "bob")).json["votes"]] == ["ann"]
+        assert [vote["principal"] for vote in (await say("ann", "carl")).json["votes"]] == ["ann"]
+        assert (await pay()).status == 202, "one person is not two"
+        foreign = await running.agent.send("GET", f"/seawall/v1/approvals/{name}")
+        assert foreign.status == 401

@@ -7,6 +7,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from gateway.core.tokens import Scope, Tokens, mint
+from gateway.ingress.control import principal_of
 from gateway.ingress.guard import guard, who
 from tests.fakes import FakeClock
 
@@ -51,6 +52,21 @@ async def test_who_has_none_is_told_what_to_send() -> None:
 async def test_health_and_metrics_take_no_token(path: str) -> None:
     async with TestClient(TestServer(app_with(Tokens()))) as client:
         assert (await client.get(path)).status == 200
+
+
+async def test_nobody_decides_under_another_name_than_their_tokens() -> None:
+    """Two of three must approve: one person with two names would be enough."""
+
+    async def tell(request: web.Request) -> web.Response:
+        return web.Response(text=principal_of(request, {"principal": "somebody else"}))
+
+    text, tokens = issued(Scope.OPERATOR, 3)
+    for known, name in ((tokens, "operator"), (None, "somebody else")):
+        app = web.Application(middlewares=[guard(lambda known=known: known, FakeClock())])  # type: ignore[misc]
+        app.router.add_post("/", tell)
+        async with TestClient(TestServer(app)) as client:
+            answer = await client.post("/", headers={"Authorization": f"Bearer {text}"})
+            assert await answer.text() == name
 
 
 async def test_what_is_done_is_done_in_the_name_of_the_token() -> None:

@@ -9,7 +9,15 @@ import pytest
 from gateway.core.codes import Code
 from gateway.core.manifest import Tier
 from gateway.core.outcome import Refusal
-from gateway.core.records import RecordedReply, StepCommitted, StepIntended, TrajectoryOpened, decode
+from gateway.core.records import (
+    ReadObserved,
+    ReadsObserved,
+    RecordedReply,
+    StepCommitted,
+    StepIntended,
+    TrajectoryOpened,
+    decode,
+)
 from gateway.core.saga import Abort, Begin, Commit, Complete, Doubt, Open
 from gateway.core.trajectory import Phase, StepState
 from gateway.journal import Journal, JournalCorrupt, JournalUnavailable
@@ -259,6 +267,54 @@ async def test_watchers_are_told_of_the_next_record() -> None:
     changed = run.changed()
     await do(runs, run, begin())
     assert changed.done()
+
+
+def read_of(path: str) -> ReadObserved:
+    return ReadObserved(tool="pay", operation="list", method="GET", path=path, outcome="success", status=200)
+
+
+async def test_reads_of_a_run_share_a_record_that_comes_before_the_next_step() -> None:
+    """A record for each costs more than the read itself; their order among the steps is kept."""
+    journal = MemoryJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    for path in ("/1", "/2", "/3"):
+        runs.note_read(run, read_of(path))
+    await do(runs, run, begin())
+    runs.note_read(run, read_of("/4"))
+    runs.flush_reads()
+    await journal.flush()
+    entries = await journal.read("r1")
+    kinds = [entry.kind for entry in entries]
+    assert kinds == ["TrajectoryOpened", "ReadObserved", "ReadsObserved", "StepIntended", "ReadsObserved"]
+    told = decode(entries[2].kind, entries[2].data)
+    assert isinstance(told, ReadsObserved)
+    assert [read[:6] for read in told.reads] == [("pay", "list", "GET", path, "success", 200) for path in ("/2", "/3")]
+    assert a_run(await trajectories(journal).find("r1")).state.reads == run.state.reads == 4
+
+
+async def test_reads_that_wait_are_written_after_a_moment_and_when_there_are_many() -> None:
+    journal = MemoryJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    for number in range(1 + 64):
+        runs.note_read(run, read_of(f"/{number}"))
+    assert run.state.reads == 65
+    runs.note_read(run, read_of("/last"))
+    changed = run.changed()
+    await asyncio.wait_for(changed, 5)
+    assert run.state.reads == 66
+
+
+async def test_reads_of_a_run_that_ended_are_not_written_after_its_end() -> None:
+    journal = MemoryJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    for path in ("/1", "/2"):
+        runs.note_read(run, read_of(path))
+    await do(runs, run, Commit())
+    runs.flush_reads()
+    assert [entry.kind for entry in await journal.read("r1")][-2:] == ["ReadsObserved", "TrajectoryCommitted"]
 
 
 async def test_calls_that_open_a_run_at_the_same_time_share_one_run() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import pytest
+
 from gateway.storm.live import live_engine
 from gateway.storm.policy import manifest_for
 from gateway.storm.runner import run_storm
@@ -14,6 +16,7 @@ from loadtests.baselines import bare_proxy, envoy_settings, table
 OUTAGE = load("outage")
 
 
+@pytest.mark.timeout(180)
 def test_a_bare_proxy_passes_every_call_on_to_a_dead_tool() -> None:
     short = dataclasses.replace(
         OUTAGE,

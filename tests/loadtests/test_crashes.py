@@ -9,7 +9,7 @@ import pytest
 from loadtests.crashes import Toll, crash_storm
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_kills_under_load_lose_double_and_orphan_nothing() -> None:
     """Seed 001: no doubled change, whatever the power does. Design section 2, line 4: unwinding survives each kill."""
     toll = asyncio.run(crash_storm(kills=3, agents=3, seed=5))

@@ -39,6 +39,7 @@ class Ledger:
     honours_keys: bool = False
     description: str = "Charge a card."
     hold: asyncio.Event | None = None
+    hold_lists: bool = False
     calls: list[str] = field(default_factory=list)
     keys: dict[str, Any] = field(default_factory=dict)
     metas: list[dict[str, Any]] = field(default_factory=list)
@@ -84,6 +85,8 @@ class Ledger:
         if self.forget_sessions and request.headers.get("Mcp-Session-Id") != f"s{self.sessions}":
             return web.Response(status=404)
         if method == "tools/list":
+            if self.hold_lists and self.hold is not None:
+                await self.hold.wait()
             return self.said(body, {"tools": self.tools()})
         if method == "tools/call":
             return await self.call(request, body)

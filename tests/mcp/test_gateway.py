@@ -7,6 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from gateway.ingress import mcp_listing
 from tests.gateway.harness import Child, serving
 from tests.mcp.rig import Raw, ledger, message_of, problem_of, result_of
 
@@ -247,6 +250,21 @@ async def test_a_dead_server_takes_away_its_own_tools_and_says_so(tmp_path: Path
         ]
         assert "gone" in listed["_meta"]["dev.seawall/unavailable"]
         assert (await client.call("pay__charge", {"amount": 1}))["structuredContent"] == {"id": 1}
+
+
+async def test_a_server_that_hangs_does_not_hold_up_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dead server refuses at once; one that only listens must not cost the others their tools either."""
+    monkeypatch.setattr(mcp_listing, "SOON_S", 0.1)
+    async with (
+        ledger() as server,
+        ledger(hold=asyncio.Event(), hold_lists=True) as hanging,
+        serving(tmp_path, 0, manifest(server.url, DECLARED) + f'  slow:\n    mcp: {{url: "{hanging.url}"}}\n') as on,
+    ):
+        client = Raw(on.agent, "/seawall/mcp")
+        await client.initialize()
+        listed = result_of(await client.post("tools/list"))
+        assert {tool["name"].partition("__")[0] for tool in listed["tools"]} == {"pay"}
+        assert "0.1 s" in listed["_meta"]["dev.seawall/unavailable"]["slow"]
 
 
 async def test_a_changed_definition_is_held_until_an_operator_accepts_it(tmp_path: Path) -> None:

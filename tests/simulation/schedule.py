@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import Counter
 from dataclasses import dataclass
 
+from gateway.core.records import TrajectoryRewound
 from gateway.core.trajectory import Phase, StepState, Trajectory
 from tests.simulation.loop import Crash, SimLoop
 from tests.simulation.plan import Plan, drawn
@@ -103,17 +105,21 @@ def check(world: World, plan: Plan, state: Trajectory) -> None:
     """Invariants 2 to 6 of design section 2, on the tools' own ledger."""
     if world.bugs:
         raise Violation(f"something unforeseen: {world.bugs}")
-    made = {e.item: e for e in world.ledger if e.kind in ("made", "pivot")}
-    undone = {e.item: e for e in reversed(world.ledger) if e.kind == "undone"}
+    made = Counter(e.item for e in world.ledger if e.kind in ("made", "pivot"))
+    undone = Counter(e.item for e in world.ledger if e.kind == "undone")
+    standing = sorted(item for item in made if made[item] > undone[item])
+    was_rewound = any(isinstance(record, TrajectoryRewound) for record, _ in world.records(RUN))
     if strangers := {e.item for e in world.ledger} - {action.item for action in plan.actions}:
         raise Violation(f"nobody asked for {strangers}")
-    _check_lifo(world, state, undone)
+    _check_lifo(world, state, [item for item in undone if made[item] == 1])
     match state.phase:
         case Phase.SUCCEEDED:
-            if wrong := undone.keys() - set(world.rewound):
-                raise Violation(f"the run is committed, and undone: {sorted(wrong)}")
-            if left := {item for item in world.rewound if item in made and item not in undone}:
-                raise Violation(f"the run was rewound, and {sorted(left)} still stands")
+            if undone and not was_rewound:
+                raise Violation(f"the run is committed, and undone: {sorted(undone)}")
+            if wrong := [item for item in undone if item in world.acked and item not in world.rewound + standing]:
+                raise Violation(f"the run is committed, and undone: {wrong}")
+            if left := [item for item in world.rewound if item in standing]:
+                raise Violation(f"the run was rewound, and {left} still stands")
             if state.in_doubt or state.in_flight:
                 raise Violation(f"the run is committed with steps {sorted(state.in_doubt | state.in_flight)} unsettled")
             known = {entry.item for entry in world.ledger}
@@ -122,8 +128,8 @@ def check(world: World, plan: Plan, state: Trajectory) -> None:
         case Phase.ABORTED_CLEAN:
             if unsaid := [s.number for s in state.steps.values() if s.is_to_undo]:
                 raise Violation(f"the run is aborted cleanly, and the record says nothing of steps {unsaid}")
-            if left := made.keys() - undone.keys():
-                raise Violation(f"the run is aborted cleanly, and {sorted(left)} still stands")
+            if standing:
+                raise Violation(f"the run is aborted cleanly, and {standing} still stands")
         case Phase.FROZEN:
             if not plan.may_freeze:
                 raise Violation(f"the run is frozen for no reason that a person could mend: {state.reason}")
@@ -137,7 +143,7 @@ def check(world: World, plan: Plan, state: Trajectory) -> None:
             raise Violation(f"step {step.number} is undone by a call that was never bound")
 
 
-def _check_lifo(world: World, state: Trajectory, undone: dict[str, object]) -> None:
+def _check_lifo(world: World, state: Trajectory, undone: list[str]) -> None:
     """What the agent knew to be done before it began another is undone after that other."""
     order = [e.item for e in world.ledger if e.kind == "undone"]
     first = {item: order.index(item) for item in undone}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from gateway.cli import main
@@ -13,6 +14,7 @@ from gateway.storm.plots import PLOTS
 from gateway.storm.runner import run_storm
 from gateway.storm.scenario import load
 
+pytestmark = pytest.mark.timeout(180)
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "storms.md").read_text()
 

@@ -16,6 +16,8 @@ from gateway.storm.report import write_report
 from gateway.storm.runner import run_storm
 from gateway.storm.scenario import load
 
+pytestmark = pytest.mark.timeout(180)
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -10,6 +10,7 @@ import pytest
 from gateway.storm.runner import run_storm
 from gateway.storm.scenario import load, shipped
 
+pytestmark = pytest.mark.timeout(300)
 VIRTUAL = [name for name in shipped() if "virtual" in load(name).engines]
 # Policies of others take most of the time and prove nothing about ours; `make storm` runs them.
 NEEDED = {"collapse": ("jitter_only",), "flapping": ("hermes",), "outage": ("naive", "budget_only")}

@@ -15,6 +15,7 @@ from gateway.storm.recording import Recording
 from gateway.storm.scenario import PolicySettings, load
 from gateway.storm.virtual import simulate
 
+pytestmark = pytest.mark.timeout(180)
 ROOT = Path(__file__).parents[2]
 OURS = PolicySettings()
 DIGEST = """

@@ -84,7 +84,7 @@ class Dialogue:
 
 @contextlib.asynccontextmanager
 async def world(folder: Path, **forward: object) -> AsyncIterator[World]:
-    tokens = forward.pop("tokens", None)
+    tokens, text = forward.pop("tokens", None), str(forward.pop("text", MANIFEST))
     authority = None
     if forward.get("intercept"):
         import time
@@ -94,7 +94,7 @@ async def world(folder: Path, **forward: object) -> AsyncIterator[World]:
     settings = ForwardSettings(**forward)  # type: ignore[arg-type]
     async with (
         Origin(honours_keys=True) as origin,
-        serving(folder, origin.port, MANIFEST, forward=settings, tokens=tokens) as running,
+        serving(folder, origin.port, text, forward=settings, tokens=tokens) as running,
     ):
         origin.on("POST /holds", Answer(201, b'{"id": "h1"}', JSON))
         yield World(running, origin, authority)
@@ -389,6 +389,36 @@ async def test_who_opens_a_tunnel_is_who_calls_in_it(tmp_path: Path) -> None:
         shown = await it.send("GET", "/seawall/v1/trajectories/r1", headers=[("Seawall-Agent-Token", texts["ana"])])
         assert shown.json["agent"] == "ana"
         assert texts["ana"].encode() not in b"".join(request.head for request in it.origin.requests)
+
+
+async def test_a_revoked_token_ends_the_calls_in_an_open_tunnel(tmp_path: Path) -> None:
+    file = TokenFile(tmp_path / "tokens.json")
+    text = file.issue(Scope.AGENT, "ana", 0)[0]
+    async with world(tmp_path, intercept=True, tokens=str(file.path)) as it:
+        asked = await it.connect("api.pay.example:443", [("Seawall-Agent-Token", text)])
+        await asked.tls("api.pay.example", it.authority)
+        head = "GET /x HTTP/1.1\nHost: api.pay.example"
+        assert (await asked.send(head)).status == 200
+        file.revoke("ana", 1)
+        async with asyncio.timeout(20):
+            while (await asked.send(head)).status == 200:
+                await asyncio.sleep(0.05)
+        await asked.aclose()
+
+
+async def test_the_tools_own_certificate_is_verified_though_we_read_for_it(tmp_path: Path) -> None:
+    """Who reads HTTPS has taken over its client's duty to look whom it talks to."""
+    text = MANIFEST + "  secure: {upstream: 'https://localhost:TLS', hosts: [secure.pay.example]}\n"
+    async with (
+        tls_origin(tmp_path) as (port, _),
+        world(tmp_path, intercept=True, text=text.replace("TLS", str(port))) as it,
+    ):
+        asked = await it.connect("secure.pay.example:443")
+        await asked.tls("secure.pay.example", it.authority)
+        answer = await asked.send("GET /x HTTP/1.1\nHost: secure.pay.example")
+        assert (answer.status, answer.code) == (502, "ERR_UPSTREAM_CONNECT")
+        assert "TLS" in answer.json["detail"]
+        await asked.aclose()
 
 
 async def test_a_client_that_leaves_a_tunnel_cancels_its_read(tmp_path: Path) -> None:
