@@ -20,7 +20,9 @@ from gateway.kubernetes.values import ChartValues
 
 __all__ = ["OWNED", "policies_template", "readme", "values_schema", "values_yaml"]
 
-OWNED: Final = frozenset({"manifest", "data", "secrets", "listen", "control", "metrics", "allow_unauthenticated"})
+OWNED: Final = frozenset(
+    {"manifest", "data", "secrets", "listen", "control", "tokens", "metrics", "allow_unauthenticated"}
+)
 """Server settings that the chart sets itself. Of `journal`, the backend: what it refuses rests on the journal's volume."""
 
 _OPAQUE: Final = (Manifest, ServerSettings)

@@ -37,6 +37,9 @@ class SecretsValues:
     """The tools' credentials: one Secret, mounted as files, never as variables."""
 
     existingSecret: Annotated[str, Doc("Secret whose keys are the names in `${secret:NAME}`.")] = ""
+    tokens: Annotated[
+        str, Doc("Key of it that is a file of tokens (`seawall token issue`); agents must then prove who they are.")
+    ] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

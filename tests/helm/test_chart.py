@@ -172,6 +172,17 @@ def test_metadata_is_cut_out_of_every_network_that_holds_it(helm: Helm, cidr: st
     assert block == {"cidr": cidr, **({"except": ["169.254.0.0/16"]} if cut else {})}
 
 
+def test_tokens_take_the_place_of_the_network_policy(helm: Helm) -> None:
+    """Then, and only then, the gateway is told that it may listen beyond loopback for another reason."""
+    objects = helm.template("-f", CHART / "ci" / "tokens-values.yaml")
+    arguments = pods_of(objects)[0]["containers"][0]["args"]
+    assert "--tokens=/run/secrets/seawall/tokens.json" in arguments
+    assert "--allow-unauthenticated=true" not in arguments
+    assert not [each for each in objects if each["kind"] == "NetworkPolicy"]
+    plain = pods_of(helm.template("-f", CHART / "ci" / "minimal-values.yaml"))[0]["containers"][0]["args"]
+    assert "--allow-unauthenticated=true" in plain
+
+
 def test_the_version_is_the_package_s(helm: Helm) -> None:
     """An image of another version than the chart names would be somebody else's gateway."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())

@@ -40,6 +40,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"manifest": PLAIN, "extraEnv": {"SEAWALL_SECRET_PAY": "x"}}, "a credential into the pod's description"),
     ({"manifest": PLAIN, "manifestText": "tools: {}"}, "not as both"),
     ({"manifest": PLAIN, "injector": {"tls": {"existingSecret": "s"}}}, "needs injector.tls.caBundle"),
+    ({"manifest": PLAIN, "secrets": {"tokens": "tokens.json"}}, "which names no Secret"),
     ({}, "names no tool"),
     ({"manifestText": "a: ["}, "is no YAML"),
     ({"manifestText": "include: [other.yaml]\ntools: {a: {upstream: 'https://a.example'}}"}, "not in the image"),

@@ -33,11 +33,14 @@
 {{- fail (printf "seawall: replicas is %d, but an SQLite journal has one writer, and a second replica would not see the first one's runs. Set replicas to 1; for more throughput install one release per group of agents." (int .Values.replicas)) -}}
 {{- end -}}
 {{- $control := include "seawall.control" . -}}
-{{- if not (regexMatch "^(unix:/.+|127\\.[0-9.]+:[0-9]+|localhost:[0-9]+|\\[::1\\]:[0-9]+)$" $control) -}}
-{{- fail (printf "seawall: control.listen %s can be reached from other machines, and nobody has to prove who they are there. Leave it empty and use kubectl port-forward or kubectl exec; health and metrics have ports.metrics." $control) -}}
+{{- if and (not .Values.secrets.tokens) (not (regexMatch "^(unix:/.+|127\\.[0-9.]+:[0-9]+|localhost:[0-9]+|\\[::1\\]:[0-9]+)$" $control)) -}}
+{{- fail (printf "seawall: control.listen %s can be reached from other machines, and nobody has to prove who they are there. Leave it empty and use kubectl port-forward or kubectl exec, or set secrets.tokens; health and metrics have ports.metrics." $control) -}}
 {{- end -}}
-{{- if and (eq .Values.mode "standalone") (not .Values.networkPolicy.enabled) -}}
-{{- fail "seawall: a standalone gateway listens beyond loopback without authentication of agents; only its network policies keep others out. Set networkPolicy.enabled to true, or use mode sidecar." -}}
+{{- if and .Values.secrets.tokens (not .Values.secrets.existingSecret) -}}
+{{- fail "seawall: secrets.tokens is a key of secrets.existingSecret, which names no Secret." -}}
+{{- end -}}
+{{- if and (eq .Values.mode "standalone") (not .Values.networkPolicy.enabled) (not .Values.secrets.tokens) -}}
+{{- fail "seawall: a standalone gateway listens beyond loopback without authentication of agents; only its network policies keep others out. Set networkPolicy.enabled to true, give agents tokens (secrets.tokens), or use mode sidecar." -}}
 {{- end -}}
 {{- range $image := list .Values.image .Values.egressGuard.image -}}
 {{- if and (eq $image.tag "latest") (not $image.digest) -}}

@@ -32,7 +32,9 @@ args:
   - --control={{ include "seawall.control" . }}
   - --metrics=:{{ .Values.ports.metrics }}
   - --drain={{ include "seawall.drain" . }}s
-  {{- if eq .Values.mode "standalone" }}
+  {{- if .Values.secrets.tokens }}
+  - --tokens=/run/secrets/seawall/{{ .Values.secrets.tokens }}
+  {{- else if eq .Values.mode "standalone" }}
   - --allow-unauthenticated=true
   {{- end }}
 env:
