@@ -224,8 +224,10 @@ class Gateway:
         if not forward.intercept:
             return None
         # cryptography is slow to import, and few need it.
-        from gateway.ingress.certificates import Authority, AuthorityError
-
+        try:
+            from gateway.ingress.certificates import Authority, AuthorityError
+        except ModuleNotFoundError:
+            raise StartError("forward.intercept needs an extra: pip install 'seawall[intercept]'") from None
         try:
             authority = Authority.load(Path(forward.ca or Path(self.settings.data) / "ca"))
         except AuthorityError as error:

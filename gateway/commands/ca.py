@@ -35,6 +35,10 @@ def _folder_option(command: Callable[..., None]) -> Callable[..., None]:
 @click.group()
 def ca() -> None:
     """Make and show the authority under which HTTPS to the tools is read (forward.intercept)."""
+    from importlib.util import find_spec
+
+    if find_spec("cryptography") is None:
+        _fail("this needs an extra: pip install 'seawall[intercept]'")
 
 
 @ca.command("init")

@@ -21,7 +21,7 @@ from tests.helm.tools import ROOT
 from tests.origin import Answer, Origin
 
 JSON = ((b"Content-Type", b"application/json"),)
-LIMIT_BYTES = 95_000_000  # 80 MB were the aim, and are passed since `cryptography` is a runtime dependency
+LIMIT_BYTES = 80_000_000
 
 
 class Contained:
