@@ -584,7 +584,8 @@ def _no_way_back(state: Trajectory) -> None:
         state.resume = Phase.FINALIZING
     if Phase.FINALIZING in (state.phase, state.resume):
         for step in state.steps.values():
-            step.compensator = None
+            if step.state is not StepState.COMPENSATED:
+                step.compensator = None
 
 
 def _not_landed(state: Trajectory, step: Step) -> None:

@@ -25,7 +25,7 @@ from gateway.core.retry import RetrySettings
 from gateway.core.tool import Domain, Match, Operation, Sink, ToolSpec
 from gateway.core.trajectory import Incident, Notice, Trajectory
 from gateway.egress import Egress, Timings
-from gateway.journal import Conflict, JournalError, JournalUnavailable
+from gateway.journal import Conflict, JournalError
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.telemetry import Telemetry
 
@@ -118,7 +118,7 @@ class Notifier:
         last = state.incidents[-1].notices[-1].position
         if all(state.notified.get(name, 0) >= last for name in sinks):
             if not sinks:
-                error = JournalUnavailable(f"run {state.id}: {state.reason}; no sink is configured under `incidents`")
+                error = LookupError(f"run {state.id}: {state.reason}; no sink is configured under `incidents`")
                 self._telemetry.background_failed("an incident that nobody is told of", error)
             await self._trajectories.recorded(run, [NoticesDelivered(sink="", up_to=last, is_complete=True)])
 
