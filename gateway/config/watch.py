@@ -36,7 +36,7 @@ async def changes(
         folders = _folders(source.files)
         async for _ in awatch(
             *folders,
-            watch_filter=None,
+            watch_filter=lambda _, path: _concerns(source, Path(path)),
             debounce=debounce_ms,
             step=min(50, debounce_ms),
             stop_event=stop,
@@ -51,6 +51,11 @@ async def changes(
                 seen = now if source.stamp == before else source.stamp
             if _folders(source.files) != folders:
                 break
+
+
+def _concerns(source: ManifestSource, path: Path) -> bool:
+    """Whether an event may mean a change of ours; a journal or a log in the same folder makes many that do not."""
+    return path in source.files or path.suffix in (".yaml", ".yml") or path.name.startswith("..")
 
 
 def _folders(files: frozenset[Path]) -> frozenset[Path]:

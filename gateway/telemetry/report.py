@@ -283,7 +283,9 @@ class Telemetry:
         """A run went to another state."""
         self.metrics.trajectories[(state if state in TRAJECTORY_STATES else OTHER,)].inc()
         fields = {"trajectory": trajectory, "state": str(state), "detail": detail}
-        _log.log(logging.WARNING if state == "frozen" else logging.INFO, "trajectory %s", state, extra=fields)
+        # That a run began is said at debug only: some agents open one for every few calls.
+        level = {"frozen": logging.WARNING, "preparing": logging.DEBUG}.get(str(state), logging.INFO)
+        _log.log(level, "trajectory %s", state, extra=fields)
         self._tell("trajectory.changed", **fields)
 
     @_never_raises
