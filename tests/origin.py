@@ -232,8 +232,15 @@ class Exchange:
         self.origin.progressed()
 
     async def send(self, data: bytes) -> None:
-        """Write bytes as they are, waiting while the peer does not read."""
-        self.writer.write(data)
+        """Write bytes as they are, waiting while the peer does not read.
+
+        Raises:
+            ConnectionResetError: the peer has left; uvloop would say so with a RuntimeError.
+        """
+        try:
+            self.writer.write(data)
+        except RuntimeError as error:
+            raise ConnectionResetError from error
         self.sent_bytes += len(data)
         await self.writer.drain()
 
