@@ -33,6 +33,7 @@ from gateway.config.rules import (
 )
 from gateway.config.secrets import SecretProblem, SecretSource
 from gateway.config.template import SecretRef, compile_parts, secrets_in
+from gateway.config.tls import TlsFiles, check_tls, client_context
 from gateway.core.admission import AdmissionSettings
 from gateway.core.breaker import BreakerSettings
 from gateway.core.manifest import (
@@ -65,6 +66,7 @@ from gateway.core.tool import (
     Operation,
     Probe,
     RequestTemplate,
+    Tls,
     ToolSpec,
     Upstream,
     Verifier,
@@ -219,13 +221,14 @@ class _Compiler:
         hosts = read_hosts(entry, self._problems)
         called = operations.compile_calls()
         mcp = self._mcp(entry)
+        tls = self._tls(entry, upstream)
         if upstream is None:
             return None
         guarded = [operation for _, operation, _ in declared] + [operation for operation, _ in called.values()]
         gated = [[one.approval, one.approved_by, [gate.name for gate in one.gates]] for one in guarded]
         asked = {gate.name: self._loaded.gates[gate.name].settings for one in guarded for gate in one.gates}
         environment = None if mcp is None else mcp.environment
-        digest = self._digest(settings, effective, credential, environment, gated, asked)
+        digest = self._digest(settings, effective, credential, environment, gated, asked, tls and tls.digest)
         old = self._previous.tools.get(name)
         if old is not None and old.digest == digest and old.domain is effective.domain:
             return old
@@ -249,11 +252,23 @@ class _Compiler:
             is_strict=settings.strict,
             hosts=hosts,
             reach=settings.reach,
+            tls=tls,
             recovery=settings.recovery,
             breaker_key=self._breaker_key(upstream, credential),
             digest=digest,
             mcp=mcp,
         )
+
+    def _tls(self, entry: Entry[ToolSettings], upstream: Upstream | None) -> Tls | None:
+        settings = entry.settings.tls
+        if settings is None:
+            return None
+        check_tls(entry, settings, upstream, self._problems)
+        if self._source.is_offline:
+            return Tls(None, settings.server_name, self._digest(settings))
+        files = TlsFiles(entry, settings, self._source.files, self._problems)
+        context = client_context(entry, settings, files, self._problems)
+        return Tls(context, settings.server_name, self._digest(settings, files.content))
 
     def _mcp(self, entry: Entry[ToolSettings]) -> McpUpstream | None:
         settings = entry.settings.mcp

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gateway.core.admission import AdmissionSettings
 from gateway.core.authority import HostPattern
@@ -28,6 +29,9 @@ from gateway.core.recovery import RecoverySettings
 from gateway.core.retry import RetrySettings
 from gateway.core.secret import SecretBox
 
+if TYPE_CHECKING:
+    import ssl
+
 __all__ = [
     "AmbiguousPath",
     "BoundRequest",
@@ -42,6 +46,7 @@ __all__ = [
     "Probe",
     "RequestTemplate",
     "Sink",
+    "Tls",
     "ToolSpec",
     "Upstream",
     "Verifier",
@@ -191,16 +196,22 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Where a tool lives. `prefix` is the raw path in front of every target, without a trailing slash."""
+    """Where a tool lives. `prefix` is the raw path in front of every target, without a trailing slash.
+
+    `socket` is the path of a Unix socket; scheme is `unix` then, host `localhost`, and there is no port.
+    """
 
     scheme: str
     host: str
     port: int
     prefix: str = ""
+    socket: str = ""
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port, as one text; brackets around an IPv6 address."""
+        """Scheme, host and port, as one text; brackets around an IPv6 address. Of a Unix socket its path."""
+        if self.socket:
+            return f"unix:{self.socket}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
 
@@ -208,7 +219,22 @@ class Upstream:
     def authority(self) -> str:
         """What goes into Host: the port only where it is not the scheme's own (RFC 9110 section 7.2)."""
         host = f"[{self.host}]" if ":" in self.host else self.host
+        if self.socket:
+            return host
         return host if self.port == {"http": 80, "https": 443}.get(self.scheme) else f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tls:
+    """How TLS is spoken with a tool: made at load from the files that the manifest names.
+
+    `context` has the trust and the certificate, None where the system's trust is all; `server_name` is None where the
+    upstream's host is meant. `digest` differs when any of it does, the files' contents included.
+    """
+
+    context: ssl.SSLContext | None
+    server_name: str | None
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +271,7 @@ class ToolSpec:
         credential: header name and value to set on each request; the value is a secret and never printed.
         hosts: further hosts by which a forward proxy's clients mean it, beside the upstream's own.
         reach: what kind of addresses the upstream's name may lead to.
+        tls: how TLS is spoken with it, if not as with any server.
         breaker_key: names the origin and credential that share one breaker, without revealing the credential.
         digest: of everything above as configured; equal digests mean that a reload changed nothing for this tool.
         mcp: how it is reached, if it is an MCP server.
@@ -263,6 +290,7 @@ class ToolSpec:
     hosts: tuple[HostPattern, ...] = ()
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
     reach: Reach = Reach.AUTO
+    tls: Tls | None = None
     breaker_key: str = ""
     digest: str = ""
     mcp: McpUpstream | None = None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import ssl
 from collections.abc import Callable
 from contextlib import aclosing
 from enum import Enum
@@ -27,7 +28,7 @@ from gateway.clock import Alarm
 from gateway.core.message import Body, BytesBody
 from gateway.egress import Timings
 
-__all__ = ["Connection", "Exchange", "ExchangeError", "Garbled", "Lost", "Overdue", "UploadBroken"]
+__all__ = ["Connection", "Exchange", "ExchangeError", "Garbled", "Lost", "NotLetIn", "Overdue", "UploadBroken"]
 
 LINE_BYTES = 8_190
 FIELD_BYTES = 32_768
@@ -46,6 +47,14 @@ class Lost(ExchangeError):
     def __init__(self, *, is_reset: bool) -> None:
         super().__init__("reset" if is_reset else "closed")
         self.is_reset = is_reset
+
+
+class NotLetIn(ExchangeError):
+    """The tool's TLS turned us away; the message is OpenSSL's word for why.
+
+    In TLS 1.3 the client may write before the server has looked at its certificate, so this can come after the request:
+    but a server that refuses the handshake has not read a byte of it (RFC 8446 section 4.4.2.4 and appendix E.5).
+    """
 
 
 class Garbled(ExchangeError):
@@ -269,7 +278,7 @@ class Connection(BaseProtocol):
         if exchange is None:
             self._on_idle_end(self)
         elif exc is not None:
-            exchange.fail(Lost(is_reset=True))
+            exchange.fail(_not_let_in(exc, exchange) or Lost(is_reset=True))
         elif exchange.content is None:
             exchange.fail(Lost(is_reset=False))
         elif parser is not None and not exchange.has_ended():
@@ -382,3 +391,24 @@ class Connection(BaseProtocol):
         if exchange.phase is Phase.UPLOAD:
             self._alarm.set(exchange.total_at)
         return self.transport is not None
+
+
+_TURNED_AWAY = (
+    "CERTIFICATE_REQUIRED",
+    "BAD_CERTIFICATE",
+    "CERTIFICATE_EXPIRED",
+    "CERTIFICATE_REVOKED",
+    "CERTIFICATE_UNKNOWN",
+    "UNSUPPORTED_CERTIFICATE",
+    "UNKNOWN_CA",
+    "ACCESS_DENIED",
+)
+"""Alerts that end a handshake over the client's certificate, as OpenSSL ends the names of its reasons."""
+
+
+def _not_let_in(error: BaseException, exchange: Exchange) -> NotLetIn | None:
+    if exchange.content is not None or not isinstance(error, ssl.SSLError):
+        return None
+    reason = error.reason or ""
+    is_alert = "ALERT" in reason and reason.endswith(_TURNED_AWAY)
+    return NotLetIn(reason.partition("ALERT_")[2].lower().replace("_", " ")) if is_alert else None

@@ -32,6 +32,7 @@ from gateway.egress.connection import (
     Exchange,
     ExchangeError,
     Garbled,
+    NotLetIn,
     Overdue,
     UploadBroken,
 )
@@ -77,7 +78,7 @@ class DirectEgress:
         self._loop = asyncio.get_running_loop()
         self._tls = _system_trust if ssl_context is None else lambda: ssl_context
         self._routes: dict[str, _Route] = {}
-        self._pools: dict[tuple[str, str], Pool] = {}
+        self._pools: dict[tuple[str, str, str], Pool] = {}
 
     async def send(self, tool: ToolSpec, request: Request, timings: Timings) -> Reply | Broken:
         """Send once; see `Egress`."""
@@ -152,12 +153,17 @@ class DirectEgress:
         return Reply(message.code, message.reason.encode("utf-8", "surrogateescape"), fields, body)
 
     def _new_route(self, tool: ToolSpec) -> _Route:
-        upstream = tool.upstream
-        key = (upstream.origin, tool.reach)
+        upstream, tls = tool.upstream, tool.tls
+        key = (upstream.origin, tool.reach, "" if tls is None else tls.digest)
         pool = self._pools.get(key)
         if pool is None:
             pool = self._pools[key] = Pool(
-                upstream, reach=tool.reach, tls=self._tls, keepalive_s=self._keepalive_s, resolve=self._resolve
+                upstream,
+                reach=tool.reach,
+                tls=self._tls if tls is None or (context := tls.context) is None else lambda: context,
+                keepalive_s=self._keepalive_s,
+                resolve=self._resolve,
+                server_name=None if tls is None else tls.server_name,
             )
         old = self._routes.get(tool.name)
         route = self._routes[tool.name] = _Route(tool_lines(tool), pool)
@@ -271,6 +277,8 @@ def _broken(tool: ToolSpec, exchange: Exchange, error: ExchangeError) -> Broken:
             return Broken(Fault.TIMEOUT, sent, _why(tool, exchange, ""))
         case UploadBroken():
             return Broken(Fault.CANCELLED, sent, _why(tool, exchange, ""))
+        case NotLetIn():
+            return Broken(Fault.CONNECT, Dispatched.NO, f"TLS with {tool.name} failed: it said {error}")
         case Garbled():
             return Broken(Fault.PROTOCOL, sent, f"{tool.name} sent something that is not an HTTP answer")
         case _:
