@@ -339,6 +339,7 @@ class Gateway:
             ProxyLimits(body_memory=limits.memory, body_max=limits.body, in_flight=limits.in_flight),
             pseudonym,
             self._forward,
+            breaker.peek,
         )
         self._listings = Listings(self.catalog, self._egress, journal, clock)
         service = McpService(

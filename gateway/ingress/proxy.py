@@ -82,9 +82,12 @@ class Proxy:
         limits: ProxyLimits,
         pseudonym: bytes = b"seawall",
         forward: Forward | None = None,
+        peek: Callable[[Call], Rejected | None] = lambda call: None,
     ) -> None:
         """`pseudonym` is what this gateway calls itself in Via, so that it knows a request that comes round. `forward`:
-        how targets in a proxy's forms are understood; without one they are refused."""
+        how targets in a proxy's forms are understood; without one they are refused. `peek` tells whether a call would be
+        refused whatever its body is, before an agent is told to go on and upload it."""
+        self._peek = peek
         self._forward = forward
         self.catalog = catalog
         self.is_admitting = True
@@ -149,6 +152,8 @@ class Proxy:
                 b"%b %b %b" % (tool.name.encode(), request.method.encode(), target), digest_size=16
             ).digest()
             return self._answer(call, await self._pipeline(call))
+        if request.is_waiting_for_continue and (rejected := self._peek(call)) is not None:
+            return self._answer(call, rejected)
         refusal = await self._capture(request, call)
         if refusal is not None:
             return self._refused(tool.name, refusal)
