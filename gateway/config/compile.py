@@ -23,6 +23,7 @@ from gateway.config.rules import (
     admission_of,
     check_breaker,
     check_domain_of,
+    check_headers,
     check_name,
     check_operation,
     check_retry,
@@ -36,6 +37,7 @@ from gateway.config.template import SecretRef, compile_parts, secrets_in
 from gateway.config.tls import TlsFiles, check_tls, client_context
 from gateway.core.admission import AdmissionSettings
 from gateway.core.breaker import BreakerSettings
+from gateway.core.header_filter import ForwardedMode, header_filter
 from gateway.core.manifest import (
     ApprovalPolicy,
     ApprovalSettings,
@@ -216,6 +218,7 @@ class _Compiler:
         if settings.idempotency is not None and not TOKEN.fullmatch(settings.idempotency.header):
             self._problems.add(entry.at("idempotency", "header"), "not a header name", "letters, digits and `-`")
         credential = self._credential(entry)
+        check_headers(entry, self._problems)
         operations = _Operations(self, name, entry, effective.timeouts)
         declared = operations.compile()
         hosts = read_hosts(entry, self._problems)
@@ -253,6 +256,8 @@ class _Compiler:
             hosts=hosts,
             reach=settings.reach,
             tls=tls,
+            admit=header_filter(settings.headers, settings.forwarded),
+            takes_forwarded=settings.forwarded is not ForwardedMode.DROP,
             recovery=settings.recovery,
             breaker_key=self._breaker_key(upstream, credential),
             digest=digest,

@@ -18,6 +18,7 @@ from gateway.config.nodes import Map
 from gateway.core.admission import AdmissionSettings
 from gateway.core.authority import HostPattern, parse_host_pattern
 from gateway.core.breaker import BreakerSettings
+from gateway.core.headers import NEVER_PASSED
 from gateway.core.manifest import (
     ApprovalPolicy,
     DomainSettings,
@@ -34,6 +35,7 @@ __all__ = [
     "admission_of",
     "check_breaker",
     "check_domain_of",
+    "check_headers",
     "check_name",
     "check_operation",
     "check_retry",
@@ -48,6 +50,7 @@ NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 RESERVED: Final = frozenset({"seawall"})
 SOCKET_PATH_BYTES: Final = 107
 """What fits into `sockaddr_un` with its closing zero; on Linux, and enough for others' 103 to fail at the first call."""
+_FIELD: Final = re.compile(r"[A-Za-z0-9!#$%&'+.^_`|~-]+\*?|\*")
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9.])?|[0-9A-Fa-f:.]+")
 _PREFIX = re.compile(r"(?:/(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+)*/?")
 
@@ -241,6 +244,20 @@ def check_operation(settings: OperationSettings, at: At, problems: Problems) -> 
     ):  # fmt: skip
         if is_wrong:
             problems.add(at(key), message, hint)
+
+
+def check_headers(entry: Entry[ToolSettings], problems: Problems) -> None:
+    """Lists of header fields hold names of fields that could pass at all."""
+    settings = entry.settings.headers
+    for key, names in () if settings is None else (("allow", settings.allow), ("deny", settings.deny)):
+        for index, name in enumerate(names):
+            here = entry.at("headers", key, index)
+            if not _FIELD.fullmatch(name):
+                problems.add(
+                    here, f"`{shown(name)}` is not a header name", "letters, digits and `-`, perhaps a `*` behind"
+                )
+            elif key == "allow" and name.lower().encode() in NEVER_PASSED:
+                problems.add(here, f"`{shown(name)}` never reaches a tool as the agent sent it", "remove it")
 
 
 def check_domain_of(entry: Entry[ToolSettings], loaded: Loaded, problems: Problems) -> None:

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["unfit", "via"]
+__all__ = ["BadHops", "hops_left", "unfit", "via"]
+
+MAX_HOPS = 255
+"""More proxies in a row than that are a circle."""
 
 _WEBSOCKET = re.compile(rb"(?:^|,)\s*websocket(?:/[^,]*)?\s*(?:,|$)", re.IGNORECASE)
 
@@ -42,3 +45,23 @@ def unfit(
 def via(pseudonym: bytes) -> tuple[bytes, bytes]:
     """Return the field that a forwarded request gets beside any that it has (RFC 9110 section 7.6.3)."""
     return (b"Via", b"1.1 " + pseudonym)
+
+
+class BadHops(ValueError):
+    """A Max-Forwards that is no number."""
+
+
+def hops_left(value: bytes) -> int:
+    """Return how far a request may still go once this gateway has passed it on; below zero it is not passed on.
+
+    For TRACE and OPTIONS; with other methods Max-Forwards means nothing.
+
+    Raises:
+        BadHops: the field holds no number.
+
+    Source: RFC 9110 section 7.6.2.
+    """
+    text = value.strip()
+    if not text.isdigit() or len(text) > 18:
+        raise BadHops
+    return min(int(text), MAX_HOPS) - 1

@@ -23,6 +23,7 @@ from gateway.core.message import Headers
 
 __all__ = [
     "HOP_BY_HOP",
+    "NEVER_PASSED",
     "answer_fields",
     "basic_password",
     "field_lines",
@@ -48,7 +49,7 @@ HOP_BY_HOP = frozenset(
     }
 )
 _OWN = b"seawall-"
-_OURS_IN_REQUESTS = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
+NEVER_PASSED = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 _PROTECTED = frozenset(
     {b"authorization", b"cookie", b"date", b"host", b"idempotency-key", b"set-cookie", b"traceparent", b"tracestate"}
 )
@@ -57,12 +58,12 @@ _VISIBLE = bytes(range(0x21, 0x7F))
 _TOKEN = bytes(byte for byte in range(0x21, 0x7F) if byte not in b'"(),/:;<=>?@[\\]{}')
 
 
-def request_fields(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+def request_fields(headers: Iterable[tuple[bytes, bytes]], dropped: frozenset[bytes] = NEVER_PASSED) -> Headers:
     """Return the fields of a request that go on to the tool: without hop-by-hop, Host, framing, Expect and our own.
 
-    May be applied twice. Source: RFC 9110 section 7.6.1.
+    `dropped` (lower-case names) holds at least `NEVER_PASSED`. May be applied twice. Source: RFC 9110 section 7.6.1.
     """
-    return _without(headers, _OURS_IN_REQUESTS)
+    return _without(headers, dropped)
 
 
 def answer_fields(headers: Iterable[tuple[bytes, bytes]]) -> Headers:

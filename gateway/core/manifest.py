@@ -15,6 +15,7 @@ from annotated_types import Ge, Gt, Le, MinLen
 
 from gateway.core.admission import AdmissionSettings
 from gateway.core.breaker import BreakerSettings
+from gateway.core.header_filter import ForwardedMode, HeaderSettings
 from gateway.core.reach import Reach
 from gateway.core.recovery import RecoverySettings
 from gateway.core.retry import RetrySettings
@@ -361,6 +362,14 @@ class ToolSettings:
     idempotency: Annotated[IdempotencySettings | None, Doc("Present if the tool honours idempotency keys.")] = None
     credentials: Annotated[CredentialSettings | None, Doc("Put on each request by the gateway.")] = None
     tls: Annotated[TlsSettings | None, Doc("How TLS is spoken with it.")] = None
+    headers: Annotated[HeaderSettings | None, Doc("Which of the agents' header fields reach it; default: all.")] = None
+    forwarded: Annotated[
+        ForwardedMode,
+        Doc(
+            "What reaches it of Forwarded, X-Forwarded-* and the like: nothing (`drop`), what the gateway saw (`replace`), "
+            "both (`append`), or the agent's own word (`pass`)."
+        ),
+    ] = ForwardedMode.DROP
     hosts: Annotated[
         tuple[str, ...],
         Doc("Further hosts that mean it where the gateway is a proxy: `host`, `host:port`, `*.domain`."),

@@ -14,6 +14,7 @@ from gateway.core.admission import AdmissionSettings
 from gateway.core.authority import HostPattern
 from gateway.core.breaker import BreakerSettings
 from gateway.core.expression import Environment, Expression
+from gateway.core.header_filter import HeaderFilter
 from gateway.core.manifest import (
     ApprovalPolicy,
     ApprovalSettings,
@@ -272,6 +273,8 @@ class ToolSpec:
         hosts: further hosts by which a forward proxy's clients mean it, beside the upstream's own.
         reach: what kind of addresses the upstream's name may lead to.
         tls: how TLS is spoken with it, if not as with any server.
+        admit: turns an agent's header fields into those that may reach it; None if all may.
+        takes_forwarded: whether Forwarded and its kin reach it, from whomever.
         breaker_key: names the origin and credential that share one breaker, without revealing the credential.
         digest: of everything above as configured; equal digests mean that a reload changed nothing for this tool.
         mcp: how it is reached, if it is an MCP server.
@@ -291,6 +294,8 @@ class ToolSpec:
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
     reach: Reach = Reach.AUTO
     tls: Tls | None = None
+    admit: HeaderFilter | None = None
+    takes_forwarded: bool = False
     breaker_key: str = ""
     digest: str = ""
     mcp: McpUpstream | None = None

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gateway.core.headers import field_lines, request_fields, request_head
+from gateway.core.header_filter import FORWARDED_FIELDS
+from gateway.core.headers import NEVER_PASSED, field_lines, request_fields, request_head
 from gateway.core.message import Headers, Request, first_header
 from gateway.core.tool import ToolSpec
 
@@ -24,6 +25,7 @@ class ToolLines(NamedTuple):
     host_line: bytes
     credential_line: bytes
     credential_name: bytes
+    dropped: frozenset[bytes]
 
 
 def tool_lines(tool: ToolSpec) -> ToolLines:
@@ -35,6 +37,7 @@ def tool_lines(tool: ToolSpec) -> ToolLines:
         field_lines(((b"Host", upstream.authority.encode("ascii")),)),
         field_lines((credential,)) if credential else b"",
         credential[0].lower() if credential else b"",
+        NEVER_PASSED if tool.takes_forwarded else NEVER_PASSED | FORWARDED_FIELDS,
     )
 
 
@@ -46,7 +49,7 @@ def request_bytes(lines: ToolLines, request: Request) -> bytes:
     """
     if request.method == "CONNECT":
         raise ValueError("CONNECT asks for a tunnel, which a tool call cannot be")
-    headers = request_fields(request.headers)
+    headers = request_fields(request.headers, lines.dropped)
     if name := lines.credential_name:
         headers = tuple(field for field in headers if field[0].lower() != name)
     fields = lines.host_line + field_lines(headers) + lines.credential_line + _framing(request)

@@ -21,8 +21,9 @@ from gateway.clock import Clock
 from gateway.core.call import Call, Handler
 from gateway.core.canonical import digests
 from gateway.core.codes import Code
-from gateway.core.forwarding import unfit
-from gateway.core.headers import protected_option
+from gateway.core.forwarding import BadHops, hops_left, unfit, via
+from gateway.core.header_filter import Seen
+from gateway.core.headers import protected_option, replace_fields
 from gateway.core.manifest import Tier
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
@@ -43,6 +44,7 @@ _KEY = re.compile(rb'"?[\x21\x23-\x5b\x5d-\x7e]{1,255}"?')
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _MCP = re.compile(rb"/seawall/mcp(?:[/?]|\Z)")
 _NO_TRACE = b"0" * 32
+_METHODS = b"GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE"
 _NEVER_PASSED = frozenset({"TRACE", "CONNECT"})
 """TRACE would echo credentials (RFC 9110 section 9.3.8); CONNECT opens a tunnel and belongs to the forward proxy."""
 
@@ -105,10 +107,12 @@ class Proxy:
 
     async def __call__(self, request: IncomingRequest) -> OutgoingResponse:
         """Answer one request."""
+        is_proxied = False
         if self._forward is not None and not request.target.startswith(b"/"):
             if request.method == "CONNECT":
                 return await self._tunnel(request, self._forward)
             self._forward.localise(request)
+            is_proxied = not request.target.startswith(b"/")
         if request.target.startswith((b"/seawall/", b"/seawall?")) or request.target == b"/seawall":
             if self.mcp is not None and _MCP.match(request.target):
                 return await self.mcp(request)
@@ -130,9 +134,12 @@ class Proxy:
             return self._refused("other", self._busy())
         self._in_flight += 1
         try:
-            return await self._serve(request)
+            response = await self._serve(request)
         finally:
             self._in_flight -= 1
+        if is_proxied:
+            response.headers = (*response.headers, via(self._pseudonym))
+        return response
 
     async def _tunnel(self, request: IncomingRequest, forward: Forward) -> OutgoingResponse:
         if not self.is_admitting:
@@ -141,6 +148,8 @@ class Proxy:
         return self._refused("other", answer) if isinstance(answer, Refusal) else answer
 
     async def _serve(self, request: IncomingRequest) -> OutgoingResponse:
+        if request.method == "OPTIONS" and (last := _last_hop(request)) is not None:
+            return last
         accepted = self._accept(request)
         if isinstance(accepted, Refusal):
             return self._refused("other", accepted)
@@ -215,7 +224,7 @@ class Proxy:
             request=Request(
                 request.method,
                 rest,
-                request.headers,
+                request.headers if tool.admit is None else tool.admit(request.headers, self._seen(request)),
                 has_side_effects=not operation.is_read,
                 capture_answer=not operation.is_read,
                 fresh_connection=operation.tier is Tier.PIVOT,
@@ -243,6 +252,9 @@ class Proxy:
             return Refusal(code=Code.INVALID_ARGUMENTS, detail=target.detail)
         tool = self.catalog.tools.get(target.tool)
         return self._unknown_tool(target.tool) if tool is None else (tool, target.rest)
+
+    def _seen(self, request: IncomingRequest) -> Seen:
+        return Seen(request.peer, request.field(b"host") or b"", request.scheme, self._pseudonym)
 
     def _run_name(self, request: IncomingRequest, caller: Caller) -> tuple[str, bool] | Refusal:
         given = request.field(b"seawall-trajectory")
@@ -432,6 +444,21 @@ def refuse(
         on_delivered=on_delivered,
         release=release,
     )
+
+
+def _last_hop(request: IncomingRequest) -> OutgoingResponse | None:
+    """Answer an OPTIONS that may go no further, or note on it that it has come one hop further."""
+    value = request.field(b"max-forwards")
+    if value is None:
+        return None
+    try:
+        left = hops_left(value)
+    except BadHops:
+        return refuse_request(400, "Max-Forwards holds no number. Nothing was sent.")
+    if left < 0:
+        return OutgoingResponse(status=204, headers=((b"Allow", _METHODS),))
+    request.replace_headers(replace_fields(request.headers, {b"max-forwards": b"%d" % left}))
+    return None
 
 
 def refuse_request(status: int, detail: str) -> OutgoingResponse:

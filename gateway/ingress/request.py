@@ -88,6 +88,12 @@ class IncomingRequest:
         return self._connection.peer
 
     @property
+    def scheme(self) -> bytes:
+        """`https` where the agent's connection is TLS, else `http`."""
+        transport = self._connection.transport
+        return b"http" if transport is None or transport.get_extra_info("ssl_object") is None else b"https"
+
+    @property
     def body_size(self) -> int | None:
         """Declared length of the body in bytes, or None where only the end tells."""
         return self._body_size

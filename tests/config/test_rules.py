@@ -116,3 +116,19 @@ def test_a_socket_is_an_upstream(tmp_path: Path) -> None:
     upstream = load(write(tmp_path, m="tools: {pay: {upstream: 'unix:/run/x.sock:/v2/'}}\n")).tools["pay"].upstream
     assert (upstream.socket, upstream.prefix, upstream.authority) == ("/run/x.sock", "/v2", "localhost")
     assert upstream.origin == "unix:/run/x.sock"
+
+
+@pytest.mark.parametrize(
+    ("lists", "said"),
+    [
+        ("{allow: ['x a']}", "m.yaml:4:23: `x a` is not a header name (letters, digits and `-`, perhaps a `*` behind)"),
+        ("{allow: [x-*-y]}", "`x-*-y` is not a header name"),
+        ("{deny: ['']}", "is not a header name"),
+        ("{allow: [Host]}", "`Host` never reaches a tool as the agent sent it (remove it)"),
+        ("{allow: [transfer-encoding]}", "never reaches a tool"),
+        ("{alow: [x]}", "unknown key `alow` (did you mean `allow`?)"),
+    ],
+)
+def test_lists_of_header_fields_hold_names(tmp_path: Path, lists: str, said: str) -> None:
+    text = f"tools:\n  pay:\n    upstream: http://a\n    headers: {lists}\n"
+    assert said in complaint(write(tmp_path, m=text))

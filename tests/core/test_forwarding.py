@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.core.forwarding import unfit, via
+from gateway.core.forwarding import BadHops, hops_left, unfit, via
 
 ME = b"seawall-1234"
 
@@ -43,3 +43,14 @@ def test_a_request_that_comes_round_is_stopped() -> None:
     assert status(passed=via(ME)[1]) == 508
     assert status(passed=b"1.1 other, " + via(ME)[1] + b", 1.0 third") == 508
     assert status(passed=b"1.1 seawall-9999") is None
+
+
+@pytest.mark.parametrize(("value", "left"), [(b"0", -1), (b"1", 0), (b" 7 ", 6), (b"99999999", 254)])
+def test_a_hop_is_counted(value: bytes, left: int) -> None:
+    assert hops_left(value) == left
+
+
+@pytest.mark.parametrize("value", [b"", b"-1", b"1, 2", b"x", b"9" * 30])
+def test_hops_that_are_no_number(value: bytes) -> None:
+    with pytest.raises(BadHops):
+        hops_left(value)
