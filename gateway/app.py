@@ -49,6 +49,7 @@ from gateway.ingress.proxy import Proxy, ProxyLimits, refuse_request
 from gateway.ingress.runs import Runs
 from gateway.ingress.tunnel import TunnelDoor
 from gateway.ingress.unix import bind_unix
+from gateway.ingress.websocket import WebSockets
 from gateway.journal import Journal, JournalStats
 from gateway.journal.committer import CommitterSettings
 from gateway.journal.memory import MemoryJournal
@@ -175,6 +176,7 @@ class Gateway:
         if self._keeper is not None:
             self._spawn(self._keeper.run(), "the journal's keeper")
         self._spawn(self._refresh(), "figures")
+        self._spawn(self._websockets.run(), "WebSockets")
         if self._token_file is not None:
             self._spawn(self._follow_tokens(self._token_file), "follow the tokens")
         if settings.watch:
@@ -341,6 +343,8 @@ class Gateway:
             self._forward,
             breaker.peek,
         )
+        self._websockets = WebSockets(clock)
+        self._proxy.carry = self._websockets.carry
         self._listings = Listings(self.catalog, self._egress, journal, clock)
         service = McpService(
             self.catalog, self._egress, self._proxy.run, self._listings, self._trajectories, clock, self._approval
@@ -513,6 +517,7 @@ class Gateway:
             "open_trajectories": len(self._trajectories),
             **self._proxy.statistics(),
             **self._tunnels.statistics(),
+            **self._websockets.statistics(),
             **self._mcp.statistics(),
             **self._unwinder.statistics(),
             **self._finalizer.statistics(),
@@ -533,6 +538,7 @@ class Gateway:
         self._proxy.is_admitting = False
         self._front.stop_accepting()
         self._tunnels.drain()
+        self._websockets.drain()
         began = self._clock.now()
         await self._front.wait_idle(self.settings.drain)
         cut = await self._proxy.drain(max(0.0, self.settings.drain - (self._clock.now() - began)))

@@ -257,6 +257,7 @@ class _Compiler:
             reach=settings.reach,
             tls=tls,
             admit=header_filter(settings.headers, settings.forwarded),
+            websocket=settings.websocket if settings.websocket is not None and settings.websocket.enabled else None,
             takes_forwarded=settings.forwarded is not ForwardedMode.DROP,
             recovery=settings.recovery,
             breaker_key=self._breaker_key(upstream, credential),

@@ -20,6 +20,7 @@ from gateway.core.reach import Reach
 from gateway.core.recovery import RecoverySettings
 from gateway.core.retry import RetrySettings
 from gateway.core.setting import CEL, REQUEST_LINE, SECONDS, TEMPLATE, Doc
+from gateway.core.websocket import WebSocketSettings
 
 __all__ = [
     "ApprovalPolicy",
@@ -362,6 +363,7 @@ class ToolSettings:
     idempotency: Annotated[IdempotencySettings | None, Doc("Present if the tool honours idempotency keys.")] = None
     credentials: Annotated[CredentialSettings | None, Doc("Put on each request by the gateway.")] = None
     tls: Annotated[TlsSettings | None, Doc("How TLS is spoken with it.")] = None
+    websocket: Annotated[WebSocketSettings | None, Doc("Whether agents may open WebSockets to it; default: no.")] = None
     headers: Annotated[HeaderSettings | None, Doc("Which of the agents' header fields reach it; default: all.")] = None
     forwarded: Annotated[
         ForwardedMode,

@@ -81,6 +81,7 @@ class Request:
         capture_answer: read the whole answer before returning (writes) instead of streaming it (reads).
         fresh_connection: never use a kept connection, which the tool may be closing just now (pivots: a stale one
             costs a call in doubt, a new one a round trip).
+        upgrade: the protocol to switch to, if the agent asks for one and the tool may be asked.
         exchange: what ingress and egress of one protocol say to each other beside the message (progress, questions to
             the agent); no stage looks into it. Dispatch puts the run's name here where there is none.
     """
@@ -92,6 +93,7 @@ class Request:
     has_side_effects: bool = True
     capture_answer: bool = True
     fresh_connection: bool = False
+    upgrade: bytes = b""
     exchange: object | None = None
 
 
@@ -100,13 +102,15 @@ class Reply:
     """A tool's answer.
 
     `on_close` callbacks run once, when the body was read to its end, broke, or was given up: that is when a slot goes
-    back. `await reply.aclose()` may be repeated.
+    back. `await reply.aclose()` may be repeated. `switched` is egress's own, for whom the answer is the last of HTTP on
+    its connection (101); closing the reply closes that connection.
     """
 
     status: int
     reason: bytes
     headers: Headers
     body: Body
+    switched: object | None = None
     _on_close: list[Callable[[], None]] = field(default_factory=list)
     _closed: bool = False
 

@@ -29,6 +29,7 @@ from gateway.core.reach import Reach
 from gateway.core.recovery import RecoverySettings
 from gateway.core.retry import RetrySettings
 from gateway.core.secret import SecretBox
+from gateway.core.websocket import WebSocketSettings
 
 if TYPE_CHECKING:
     import ssl
@@ -274,6 +275,7 @@ class ToolSpec:
         reach: what kind of addresses the upstream's name may lead to.
         tls: how TLS is spoken with it, if not as with any server.
         admit: turns an agent's header fields into those that may reach it; None if all may.
+        websocket: how WebSockets to it are carried; None where there are none.
         takes_forwarded: whether Forwarded and its kin reach it, from whomever.
         breaker_key: names the origin and credential that share one breaker, without revealing the credential.
         digest: of everything above as configured; equal digests mean that a reload changed nothing for this tool.
@@ -296,6 +298,7 @@ class ToolSpec:
     tls: Tls | None = None
     admit: HeaderFilter | None = None
     takes_forwarded: bool = False
+    websocket: WebSocketSettings | None = None
     breaker_key: str = ""
     digest: str = ""
     mcp: McpUpstream | None = None

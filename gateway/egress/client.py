@@ -68,6 +68,8 @@ class ClientEgress:
 
     async def send(self, tool: ToolSpec, request: Request, timings: Timings) -> Reply | Broken:
         """Send once; see `Egress`."""
+        if request.upgrade:
+            return Broken(Fault.CLIENT_ERROR, Dispatched.NO, "WebSockets need telemetry.auto_instrument to be off")
         upstream = self._upstream(tool)
         try:
             head = request_bytes(upstream.lines, request)

@@ -134,11 +134,12 @@ class Exchange:
 class Connection(BaseProtocol):
     """A connection. `on_idle_end` is called when it ends while it carries nothing, so that a pool can forget it."""
 
-    __slots__ = ("_alarm", "_exchange", "_is_spent", "_on_idle_end", "_poll")
+    __slots__ = ("_alarm", "_early", "_exchange", "_is_spent", "_on_idle_end", "_poll")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_idle_end: Callable[[Connection], None]) -> None:
         super().__init__(loop)
         self._alarm = Alarm(loop, self._ring)
+        self._early: bytes | None = None
         self._exchange: Exchange | None = None
         self._is_spent = False
         self._on_idle_end = on_idle_end
@@ -234,12 +235,14 @@ class Connection(BaseProtocol):
         """Called by the transport; with nothing by the parser's stream, to go on after a pause."""
         exchange, parser = self._exchange, self._parser
         if exchange is None or exchange.has_ended():
-            if data:
+            if self._early is not None:
+                self._early += data
+            elif data:
                 self._stray()
             return
         assert parser is not None
         try:
-            messages, _, _ = parser.feed_data(data)
+            messages, is_switched, tail = parser.feed_data(data)
         except Exception as error:
             self._break(exchange, Garbled(type(error).__name__))
             return
@@ -250,12 +253,31 @@ class Connection(BaseProtocol):
                 exchange.message, exchange.content, exchange.phase = message, content, Phase.BODY
                 if not exchange.answer.done():
                     exchange.answer.set_result(message)
-        if exchange.has_ended():
+        if is_switched:
+            self._switch(bytes(tail))
+        elif exchange.has_ended():
             self._alarm.clear()
             if self._is_in_a_message():
                 self._is_spent = True
         elif exchange.phase is Phase.BODY:
             self._arm_body(exchange)
+
+    def _switch(self, early: bytes) -> None:
+        """HTTP is over here: what comes is kept for whoever asked for that, or goes with the connection."""
+        self._alarm.clear()
+        self._is_spent = True
+        self._early = early
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def hand_over(self) -> tuple[asyncio.Transport, bytes]:
+        """Let go of the transport; see `Switched`."""
+        transport, early = self.transport, self._early
+        if transport is None or transport.is_closing() or early is None:
+            raise ConnectionResetError("the tool has closed the connection")
+        self._alarm.stop()
+        self._exchange = self.transport = self._parser = None
+        return transport, early
 
     def _is_in_a_message(self) -> bool:
         """Whether something has begun after the answer's end."""

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from aiohttp.http import RawResponseMessage
 from aiohttp.streams import StreamReader
 
+from gateway.core import websocket
 from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
 from gateway.core.headers import answer_fields
@@ -127,6 +128,8 @@ class DirectEgress:
     ) -> Reply | Broken:
         headers, content = message.raw_headers, exchange.content
         assert content is not None
+        if message.code == 101 and request.upgrade:
+            return self._switched(tool, request, connection, headers)
         if problem := answer_problem(message.code, headers):
             connection.abort()
             return Broken(Fault.PROTOCOL, Dispatched.YES, f"{tool.name} sent {problem}")
@@ -151,6 +154,13 @@ class DirectEgress:
                 finally:
                     streamed.end()
         return Reply(message.code, message.reason.encode("utf-8", "surrogateescape"), fields, body)
+
+    def _switched(self, tool: ToolSpec, request: Request, connection: Connection, headers: Headers) -> Reply | Broken:
+        key = first_header(request.headers, b"sec-websocket-key") or b""
+        if problem := websocket.answer_problem(headers, key):
+            connection.abort()
+            return Broken(Fault.PROTOCOL, Dispatched.YES, f"{tool.name} sent {problem}")
+        return Reply(101, b"Switching Protocols", answer_fields(headers), _SwitchedBody(connection), connection)
 
     def _new_route(self, tool: ToolSpec) -> _Route:
         upstream, tls = tool.upstream, tool.tls
@@ -248,6 +258,27 @@ class _StreamedBody:
     async def aclose(self) -> None:
         """See `end`."""
         self.end()
+
+
+class _SwitchedBody:
+    """What stands for the body of a 101: nothing to read, and a connection to close in the end."""
+
+    __slots__ = ("_connection",)
+
+    is_replayable = False
+    size = 0
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield nothing."""
+        for _ in ():
+            yield b""
+
+    async def aclose(self) -> None:
+        """Close the connection, unless it was handed over."""
+        self._connection.abort()
 
 
 def _why(tool: ToolSpec, exchange: Exchange, otherwise: str, error: ExchangeError | None = None) -> str:

@@ -53,6 +53,8 @@ def request_bytes(lines: ToolLines, request: Request) -> bytes:
     if name := lines.credential_name:
         headers = tuple(field for field in headers if field[0].lower() != name)
     fields = lines.host_line + field_lines(headers) + lines.credential_line + _framing(request)
+    if request.upgrade:
+        fields += b"Connection: Upgrade\r\nUpgrade: %b\r\n" % request.upgrade
     return request_head(request.method, lines.prefix + request.target, fields)
 
 

@@ -15,7 +15,9 @@ import difflib
 import re
 from collections.abc import Awaitable, Callable
 from hashlib import blake2b
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never, cast
+
+from aiohttp.http import HttpVersion11
 
 from gateway.clock import Clock
 from gateway.core.call import Call, Handler
@@ -30,6 +32,8 @@ from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Su
 from gateway.core.paths import BadTarget, split_target
 from gateway.core.problem import problem
 from gateway.core.tool import AmbiguousPath, Catalog, Match, ToolSpec
+from gateway.core.websocket import SWITCHING, VERSION, request_problem, switching
+from gateway.egress import Switched
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
 from gateway.ingress.caller import Caller, caller_of
 from gateway.ingress.forward import Forward
@@ -51,6 +55,22 @@ _NEVER_PASSED = frozenset({"TRACE", "CONNECT"})
 
 PREFERRED_WAIT_MAX_S = 3600.0
 """The longest wait that an agent may ask for (`Prefer: wait`, RFC 7240 section 4.3)."""
+
+
+class Carry(Protocol):
+    """What carries WebSockets (`ingress/websocket.py`)."""
+
+    async def __call__(
+        self,
+        agent: asyncio.Transport,
+        from_agent: bytes,
+        tool: asyncio.Transport,
+        from_tool: bytes,
+        *,
+        idle_s: float,
+        is_welcome: Callable[[], bool],
+    ) -> None:
+        """Carry one until it is over, and close both connections."""
 
 
 class ProxyLimits:
@@ -103,6 +123,7 @@ class Proxy:
         self._pseudonym = pseudonym
         self._in_flight = 0
         self.mcp: Callable[[IncomingRequest], Awaitable[OutgoingResponse]] | None = None
+        self.carry: Carry | None = None
         self._writes: set[asyncio.Task[Any]] = set()
 
     async def __call__(self, request: IncomingRequest) -> OutgoingResponse:
@@ -122,7 +143,6 @@ class Proxy:
             passed = b", ".join([value for name, value in request.headers if name.lower() == b"via"])
         wrong = unfit(
             request.target,
-            upgrade=request.field(b"upgrade"),
             passed=passed,
             pseudonym=self._pseudonym,
             takes_urls=self._forward is not None,
@@ -134,7 +154,7 @@ class Proxy:
             return self._refused("other", self._busy())
         self._in_flight += 1
         try:
-            response = await self._serve(request)
+            response = await (self._open_websocket(request) if request.wants_websocket else self._serve(request))
         finally:
             self._in_flight -= 1
         if is_proxied:
@@ -169,6 +189,53 @@ class Proxy:
         call.started = self._clock.now()
         call.deadline = call.started + match.operation.timeouts.total
         return self._answer(call, await self._undisturbed(request, call))
+
+    async def _open_websocket(self, request: IncomingRequest) -> OutgoingResponse:
+        """Make the handshake a call like any read, and have what follows carried."""
+        accepted = self._accept(request)
+        if isinstance(accepted, Refusal):
+            return self._refused("other", accepted)
+        tool, match, call = accepted
+        settings, carry = tool.websocket, self.carry
+        if settings is None or carry is None:
+            return refuse_request(
+                501, f"{tool.name} takes no WebSockets here (setting websocket of the tool): use HTTP."
+            )
+        wrong = request_problem(
+            request.method,
+            request.headers,
+            is_http_1_1=request.version == HttpVersion11,
+            has_body=request.has_body and request.body_size != 0,
+            origins=settings.origins,
+        )
+        if wrong is not None:
+            refused = refuse_request(*wrong)
+            if wrong[0] == 426:
+                refused.headers = (*refused.headers, *SWITCHING, (b"Sec-WebSocket-Version", VERSION))
+            return refused
+        if not match.operation.is_read:
+            detail = (
+                f"{match.operation.name} changes something, and what passes over a WebSocket could not be recorded."
+            )
+            return self._refused(tool.name, Refusal(code=Code.INVALID_ARGUMENTS, detail=detail, dependency=tool.name))
+        call.request.upgrade, call.request.fresh_connection = b"websocket", True
+        call.action = blake2b(b"%b websocket %b" % (tool.name.encode(), call.request.target), digest_size=16).digest()
+        outcome = await self._pipeline(call)
+        response = self._answer(call, outcome)
+        reply = outcome.reply if isinstance(outcome, Success) else None
+        if reply is None or reply.switched is None:
+            return response
+        switched = cast(Switched, reply.switched)
+
+        async def takeover(agent: asyncio.Transport, early: bytes) -> None:
+            try:
+                far, from_tool = switched.hand_over()
+            except ConnectionError:
+                return  # the tool has left already: so has the agent's connection
+            await carry(agent, early, far, from_tool, idle_s=settings.idle, is_welcome=request.is_welcome)
+
+        response.headers, response.takeover = switching(response.headers), takeover
+        return response
 
     # --- making the call
 

@@ -7,8 +7,8 @@ from gateway.core.forwarding import BadHops, hops_left, unfit, via
 ME = b"seawall-1234"
 
 
-def status(target: bytes = b"/tool/x", *, upgrade: bytes | None = None, passed: bytes | None = None) -> int | None:
-    found = unfit(target, upgrade=upgrade, passed=passed, pseudonym=ME)
+def status(target: bytes = b"/tool/x", *, passed: bytes | None = None) -> int | None:
+    found = unfit(target, passed=passed, pseudonym=ME)
     return None if found is None else found[0]
 
 
@@ -26,17 +26,6 @@ def status(target: bytes = b"/tool/x", *, upgrade: bytes | None = None, passed: 
 def test_only_a_path_names_a_tool(target: bytes, expected: int | None) -> None:
     """Taken as it is, a whole URL would let an agent choose the server (RFC 9112 section 3.2.2)."""
     assert status(target) == expected
-
-
-@pytest.mark.parametrize("upgrade", [b"websocket", b"WebSocket", b"h2c, websocket", b"websocket/13"])
-def test_a_websocket_handshake_is_refused_with_a_status_of_its_own(upgrade: bytes) -> None:
-    assert status(upgrade=upgrade) == 501
-
-
-@pytest.mark.parametrize("upgrade", [b"h2c", b"TLS/1.0", b"notwebsocket", b""])
-def test_other_upgrades_are_left_alone(upgrade: bytes) -> None:
-    """Java's client offers h2c with every request; a server may go on in HTTP/1.1 (RFC 9110 section 7.8)."""
-    assert status(upgrade=upgrade) is None
 
 
 def test_a_request_that_comes_round_is_stopped() -> None:
