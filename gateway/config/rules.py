@@ -18,7 +18,7 @@ from gateway.config.nodes import Map
 from gateway.core.admission import AdmissionSettings
 from gateway.core.authority import HostPattern, parse_host_pattern
 from gateway.core.breaker import BreakerSettings
-from gateway.core.headers import NEVER_PASSED
+from gateway.core.headers import OURS_IN_REQUESTS
 from gateway.core.manifest import (
     ApprovalPolicy,
     DomainSettings,
@@ -256,7 +256,7 @@ def check_headers(entry: Entry[ToolSettings], problems: Problems) -> None:
                 problems.add(
                     here, f"`{shown(name)}` is not a header name", "letters, digits and `-`, perhaps a `*` behind"
                 )
-            elif key == "allow" and name.lower().encode() in NEVER_PASSED:
+            elif key == "allow" and name.lower().encode() in OURS_IN_REQUESTS:
                 problems.add(here, f"`{shown(name)}` never reaches a tool as the agent sent it", "remove it")
 
 

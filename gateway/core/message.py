@@ -81,9 +81,10 @@ class Request:
         capture_answer: read the whole answer before returning (writes) instead of streaming it (reads).
         fresh_connection: never use a kept connection, which the tool may be closing just now (pivots: a stale one
             costs a call in doubt, a new one a round trip).
-        upgrade: the protocol to switch to, if the agent asks for one and the tool may be asked.
         exchange: what ingress and egress of one protocol say to each other beside the message (progress, questions to
             the agent); no stage looks into it. Dispatch puts the run's name here where there is none.
+        is_sifted: what may not pass has been taken out of the headers already.
+        upgrade: the protocol to switch to, if the agent asks for one and the tool may be asked.
     """
 
     method: str
@@ -93,8 +94,9 @@ class Request:
     has_side_effects: bool = True
     capture_answer: bool = True
     fresh_connection: bool = False
-    upgrade: bytes = b""
     exchange: object | None = None
+    is_sifted: bool = False
+    upgrade: bytes = b""
 
 
 @dataclass(slots=True)
@@ -136,8 +138,9 @@ class Reply:
 
 def first_header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
     """Return the value of the first field called `name` (given in lower case), or None."""
+    size = len(name)
     for key, value in headers:
-        if key.lower() == name:
+        if len(key) == size and key.lower() == name:
             return value
     return None
 

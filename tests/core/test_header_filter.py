@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.header_filter import FORWARDED_FIELDS, ForwardedMode, HeaderSettings, Seen, forwarded, header_filter
-from gateway.core.headers import NEVER_PASSED
+from gateway.core.headers import OURS_IN_REQUESTS
 from gateway.core.message import Headers
 
 SEEN = Seen("192.0.2.1", b"gateway:8080", b"http", b"seawall-1")
@@ -44,7 +44,7 @@ def test_what_a_call_means_nothing_without_always_passes() -> None:
 def test_connection_stays_so_that_what_it_names_can_go() -> None:
     headers = ((b"Connection", b"x-a"), (b"X-A", b"1"))
     assert through(HeaderSettings(allow=("x-a",)), headers) == headers
-    assert b"connection" in NEVER_PASSED
+    assert b"connection" in OURS_IN_REQUESTS
 
 
 def test_the_agents_word_is_replaced_by_what_was_seen() -> None:

@@ -154,9 +154,14 @@ def blocking_server(context: ssl.SSLContext) -> Iterator[tuple[int, list[bytes]]
     listener.settimeout(10)
 
     def serve() -> None:
-        connection, _ = listener.accept()
-        with connection, contextlib.suppress(ssl.SSLError):
-            read_there.append(context.wrap_socket(connection, server_side=True).recv(1))
+        wrapped = context.wrap_socket(listener.accept()[0], server_side=True, do_handshake_on_connect=False)
+        with contextlib.suppress(ssl.SSLError):
+            wrapped.do_handshake()
+            read_there.append(wrapped.recv(1))
+        with socket.socket(fileno=wrapped.detach()) as plain, contextlib.suppress(OSError):
+            plain.shutdown(socket.SHUT_WR)  # a plain close would overtake the alert with a reset
+            while plain.recv(4096):
+                pass
 
     thread = threading.Thread(target=serve)
     thread.start()

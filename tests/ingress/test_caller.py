@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from gateway.core.codes import Code
-from gateway.core.message import BytesBody, Headers
+from gateway.core.message import BytesBody, Headers, first_header
 from gateway.core.outcome import Refusal
 from gateway.core.tokens import Entry, Scope, Tokens, mint
 from gateway.ingress.caller import Caller, Door, caller_of
@@ -28,6 +28,9 @@ class Asked:
     proven_agent: str | None = None
     wants_websocket: bool = False
     seen: list[str] = field(default_factory=list)
+
+    def field(self, name: bytes) -> bytes | None:
+        return first_header(self.headers, name)
 
     def replace_headers(self, headers: Headers) -> None:
         self.headers = headers
