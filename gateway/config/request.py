@@ -38,6 +38,9 @@ _OWN_FIELDS: Final = frozenset({
 _LITERAL_PATH = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*")
 _LITERAL_QUERY = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_UNRESERVED = re.compile(r"[A-Za-z0-9_.~-]*")
+"""What needs no percent-encoding anywhere (RFC 3986 section 2.3)."""
+
 _OUTSIDE_A_SEGMENT = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 
@@ -225,6 +228,8 @@ def _is_dots(parts: tuple[Part, ...]) -> bool:
 
 
 def _segment(parts: tuple[Part, ...], env: Environment) -> str:
+    if len(parts) == 1 and isinstance(parts[0], str):
+        return parts[0]  # that it is no dots was seen when it was compiled
     segment = ""
     for part in parts:
         if isinstance(part, str):
@@ -253,6 +258,8 @@ def _encoded(parts: tuple[Part, ...], env: Environment) -> str:
 
 
 def _quoted(text: str, source: str) -> str:
+    if _UNRESERVED.fullmatch(text):
+        return text
     try:
         return quote(text, safe="")
     except UnicodeEncodeError:

@@ -21,13 +21,14 @@ from aiohttp.http import HttpVersion11
 
 from gateway.clock import Clock
 from gateway.core.call import Call, Handler
-from gateway.core.canonical import digests
+from gateway.core.canonical import ambiguity, digests, is_json
 from gateway.core.codes import Code
+from gateway.core.environment import EVALUATED_LIMIT
 from gateway.core.forwarding import BadHops, hops_left, unfit, via
 from gateway.core.header_filter import Seen
 from gateway.core.headers import protected_option, replace_fields
 from gateway.core.manifest import Tier
-from gateway.core.message import Body, BytesBody, Headers, Reply, Request
+from gateway.core.message import Body, BytesBody, Headers, Reply, Request, body_bytes
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.paths import BadTarget, split_target
 from gateway.core.problem import problem
@@ -177,7 +178,7 @@ class Proxy:
                 return self._answer(call, rejected)
             refusal = await self._capture(request, call)
             if refusal is not None:
-                return self._refused(tool.name, refusal)
+                return self._refused(tool.name, refusal) if isinstance(refusal, Refusal) else refusal
             call.started = self._clock.now()
             call.deadline = call.started + match.operation.timeouts.total
             return self._answer(call, await self._undisturbed(request, call))
@@ -245,9 +246,10 @@ class Proxy:
     # --- making the call
 
     def _accept(self, request: IncomingRequest) -> tuple[ToolSpec, Match, Call] | Refusal:
+        field = request.fields.get
         if request.method in _NEVER_PASSED:
             return Refusal(code=Code.INVALID_ARGUMENTS, detail=f"{request.method} is not passed on to tools.")
-        option = None if request.field(b"connection") is None else protected_option(request.headers)
+        option = None if field(b"connection") is None else protected_option(request.headers)
         if option is not None:
             return Refusal(
                 code=Code.INVALID_ARGUMENTS,
@@ -283,7 +285,7 @@ class Proxy:
         named = self._run_name(request, caller)
         if isinstance(named, Refusal):
             return named
-        stage = request.field(b"seawall-stage") or b""
+        stage = field(b"seawall-stage") or b""
         if stage and not _NAME.fullmatch(stage):
             return _bad_header("Seawall-Stage", "1 to 128 letters, digits and . _ : -, the first a letter or digit")
         key = self._caller_key(request, tool)
@@ -309,9 +311,9 @@ class Proxy:
             is_run_named=named[1],
             params=match.params,
             caller_key=key,
-            wait_s=0.0 if request.field(b"prefer") is None else preferred_wait_s(request.headers),
+            wait_s=0.0 if field(b"prefer") is None else preferred_wait_s(request.headers),
             stage=stage.decode("ascii"),
-            traceparent=b"" if request.field(b"traceparent") is None else None,
+            traceparent=b"" if field(b"traceparent") is None else None,
         )
         return tool, match, call
 
@@ -330,14 +332,14 @@ class Proxy:
         return Seen(request.peer, request.field(b"host") or b"", request.scheme, self._pseudonym)
 
     def _run_name(self, request: IncomingRequest, caller: Caller) -> tuple[str, bool] | Refusal:
-        given = request.field(b"seawall-trajectory")
+        given = request.fields.get(b"seawall-trajectory")
         if given is not None:
             if not _NAME.fullmatch(given):
                 return _bad_header(
                     "Seawall-Trajectory", "1 to 128 letters, digits and . _ : -, the first a letter or digit"
                 )
             return given.decode("ascii"), True
-        trace = request.field(b"traceparent")
+        trace = request.fields.get(b"traceparent")
         if trace is not None:
             found = _TRACEPARENT.fullmatch(trace.strip())
             if found is not None and found.group(1) != _NO_TRACE:
@@ -347,16 +349,16 @@ class Proxy:
         return "", False
 
     def _caller_key(self, request: IncomingRequest, tool: ToolSpec) -> str | Refusal | None:
-        key = request.field(b"idempotency-key")
+        key = request.fields.get(b"idempotency-key")
         if key is None and tool.idempotency is not None:
-            key = request.field(tool.idempotency.header.lower().encode("ascii"))
+            key = request.fields.get(tool.idempotency.header.lower().encode("ascii"))
         if key is None:
             return None
         if not _KEY.fullmatch(key):
             return _bad_header("Idempotency-Key", "1 to 255 visible ASCII characters, quoted or not")
         return key.strip(b'"').decode("ascii")
 
-    async def _capture(self, request: IncomingRequest, call: Call) -> Refusal | None:
+    async def _capture(self, request: IncomingRequest, call: Call) -> Refusal | OutgoingResponse | None:
         limits = self._limits
         try:
             body: Body = await request.read_all(self._spool, max_bytes=limits.body_max, memory_limit=limits.body_memory)
@@ -380,8 +382,21 @@ class Proxy:
         target = call.request.target.decode("ascii")
         data = await _digestible(body)
         operation = f"{call.tool.name}.{call.operation.name}"
-        call.action, call.fingerprint = digests(operation, request.method, target, kind, data)
+        call.action, call.fingerprint, is_canonical = digests(operation, request.method, target, kind, data)
+        if not is_canonical and call.operation.is_declared and is_json(kind):
+            return await self._ambiguous(call, body)
         return None
+
+    async def _ambiguous(self, call: Call, body: Body) -> OutgoingResponse | None:
+        """Refuse JSON that the tool may read otherwise than the rules do; what is too large for rules is not looked at."""
+        why = ambiguity(await body_bytes(body, EVALUATED_LIMIT) or b"")
+        if why is None:
+            return None
+        await body.aclose()
+        self._telemetry.refused(call.tool.name, Code.INVALID_ARGUMENTS)
+        detail = f"The JSON body is ambiguous: {why}. Nothing was sent; send each key once."
+        told = problem(Refusal(code=Code.INVALID_ARGUMENTS, detail=detail, dependency=call.tool.name), status=400)
+        return OutgoingResponse(status=told.status, headers=told.headers, body=BytesBody(told.body))
 
     # --- running it
 
@@ -402,9 +417,11 @@ class Proxy:
         request.goes_on = lambda: call.is_committed_to_send
         self._writes.add(task)
         try:
-            return await self._through(call)
+            return await self._pipeline(call)
         finally:
             self._writes.discard(task)
+            if call.request.body is not None:
+                await call.request.body.aclose()
 
     async def _shielded(self, call: Call) -> Outcome:
         task = asyncio.get_running_loop().create_task(self._through(call))

@@ -110,6 +110,41 @@ class Names(dict[str, str]):
         return self[name]
 
 
+class Tally(dict[tuple[str, ...], int]):
+    """Counts by label values that the metric does not know yet. Counting is an addition; each scrape hands them over.
+
+    To be used on one thread, that of the event loop, which also scrapes.
+    """
+
+    def __init__(self, counter: Counter) -> None:
+        super().__init__()
+        self._counter = counter
+
+    def __missing__(self, values: tuple[str, ...]) -> int:
+        return 0
+
+    def hand_over(self) -> None:
+        """Add what was counted to the metric."""
+        for values, count in self.items():
+            self._counter.labels(*values).inc(count)
+        self.clear()
+
+
+class _Reaper:
+    """Stands first in the registry: before anything is read, every tally is handed over."""
+
+    def __init__(self) -> None:
+        self.tallies: list[Tally] = []
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        return iter(())
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        for tally in self.tallies:
+            tally.hand_over()
+        return iter(())
+
+
 class Children(dict[tuple[str, ...], Any]):
     """The children of one metric by label values, made at first use."""
 
@@ -130,19 +165,22 @@ class Metrics:
         self.tools = Names()
         self.causes = Names(limit=MAX_WORDS)
         self.places = Names(limit=MAX_WORDS)
+        reaper = _Reaper()
+        self.registry.register(reaper)
         self._made = {row.name: _make(row, self.registry) for row in CATALOGUE if row.kind != "scraped"}
-        self.calls = self._children("gateway_calls_total")
+        self.calls = Tally(self._made["gateway_calls_total"])
         self.call_seconds = self._children("gateway_call_duration_seconds")
-        self.attempts = self._children("gateway_attempts_total")
+        self.attempts = Tally(self._made["gateway_attempts_total"])
         self.refusals = self._children("gateway_refusals_total")
         self.retries = self._children("gateway_retries_total")
         self.queue_wait = self._children("gateway_queue_wait_seconds")
         self.breaker_state = self._children("gateway_breaker_state")
         self.breaker_transitions = self._children("gateway_breaker_transitions_total")
-        self.steps = self._children("gateway_steps_total")
+        self.steps = Tally(self._made["gateway_steps_total"])
         self.compensations = self._children("gateway_compensations_total")
         self.trajectories = self._children("gateway_trajectories_total")
         self.background_failures = self._children("gateway_background_failures_total")
+        reaper.tallies += (self.calls, self.attempts, self.steps)
         self.journal_seconds: Any = self._made["gateway_journal_commit_seconds"]
         self.journal_entries: Any = self._made["gateway_journal_entries_total"]
         self._children("gateway_build_info")[(version, platform.python_version())].set(1)
