@@ -2,7 +2,7 @@
 
     python -m loadtests.opcodes write --top 40
 
-Runs `loadtests.hotpath` under Python's own tracing. It says nothing of what C code costs, which `loadtests.instructions` does in
+Runs `loadtests.hotpath` under Python's own tracing. It says nothing of C code, which `loadtests.instructions` counts in
 minutes; it says in seconds which of our functions a call spends its instructions in.
 """
 
