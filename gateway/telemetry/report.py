@@ -206,7 +206,7 @@ class Telemetry:
         verdict, tool, metrics = judge(outcome), call.tool, self.metrics
         name = metrics.tools.get(tool.name) or metrics.tools.learn(tool.name)
         metrics.calls[(name, tool.domain.name, call.operation.tier, verdict.outcome)] += 1
-        metrics.call_seconds[(name,)].observe(seconds)
+        metrics.call_seconds.observe(name, seconds)
         if verdict.code is not None:
             metrics.refusals[(name, verdict.code)].inc()
         if isinstance(handle, CallSpan):
@@ -261,7 +261,7 @@ class Telemetry:
     @_never_raises
     def queue_waited(self, call: Call, seconds: float) -> None:
         """A call got its slot after waiting."""
-        self.metrics.queue_wait[(call.tool.domain.name,)].observe(seconds)
+        self.metrics.queue_wait.observe(call.tool.domain.name, seconds)
         if isinstance(call.trace, CallSpan):
             call.trace.span.set_attribute("seawall.queue_wait_s", seconds)
         if self.timeline.is_watched:
