@@ -53,7 +53,12 @@ HEADER_MISMATCH: Final = -32020
 MISSING_CAPABILITY: Final = -32021
 UNSUPPORTED_VERSION: Final = -32022
 
-_DECODER: Final = json.JSONDecoder()
+
+def _no_constant(text: str) -> object:
+    raise ValueError(f"{text} is no JSON")
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant)
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 BATCH_LIMIT: Final = 64
 
@@ -121,7 +126,7 @@ def parse_batch(data: bytes | str) -> list[Message] | Message:
     if not text.lstrip(" \t\r\n").startswith("["):
         return _message(*_object(text))
     try:
-        items = json.loads(text)
+        items = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise Malformed(PARSE_ERROR, "the body is not JSON") from error
     if not items or len(items) > BATCH_LIMIT:
@@ -265,7 +270,7 @@ def _usable(found: dict[str, tuple[str, object]], raw_id: str) -> str:
 
 def _is_json(text: str) -> bool:
     try:
-        json.loads(text)
+        json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return False
     return True

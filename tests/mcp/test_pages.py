@@ -132,10 +132,18 @@ def test_the_manifest_of_the_mcp_page_is_good(tmp_path: Path) -> None:
     """As `seawall check` sees it."""
     from gateway.config.source import ManifestSource
 
-    (text,) = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs/mcp.md").read_text(), re.DOTALL | re.MULTILINE)
-    (tmp_path / "manifest.yaml").write_text(text)
+    servers, operations = re.findall(
+        r"^```yaml\n(.*?)^```", (ROOT / "docs/mcp.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    (tmp_path / "manifest.yaml").write_text(servers)
     catalog = ManifestSource(tmp_path / "manifest.yaml", is_offline=True).load()
     assert {name for name, tool in catalog.tools.items() if tool.mcp is not None} == {"crm", "notes"}
+    (tmp_path / "manifest.yaml").write_text(operations)
+    (tmp_path / "shop.json").write_text(
+        '{"openapi": "3.1.0", "paths": {"/orders/{id}": {"post": {"summary": "Buy."}}}}'
+    )
+    shop = ManifestSource(tmp_path / "manifest.yaml", is_offline=True).load().tools["shop"]
+    assert shop.operations["order"].description == "Buy."
 
 
 async def test_the_desktop_page_names_a_command_that_is_there(tmp_path: Path) -> None:
