@@ -35,7 +35,7 @@ from gateway.egress.client import ClientEgress
 from gateway.egress.direct import DirectEgress
 from gateway.egress.mcp import McpEgress
 from gateway.egress.spool import Spool
-from gateway.ingress.caller import Door
+from gateway.ingress.caller import Caller, Door
 from gateway.ingress.control import Control, control_app, health_app
 from gateway.ingress.desk import Desk
 from gateway.ingress.forward import Forward
@@ -454,8 +454,8 @@ class Gateway:
         """Serve one MCP server to one client over pipes, until the client closes its own."""
         await StdioFront(self._mcp, self._catalog.tools[tool], self._clock.token()).serve(reader, write)
 
-    async def _approval(self, identity: str, wait_s: float) -> Mapping[str, object] | Refusal:
-        shown = await self._runs.approval("GET", identity, wait_s)
+    async def _approval(self, identity: str, wait_s: float, caller: Caller) -> Mapping[str, object] | Refusal:
+        shown = await self._runs.approval("GET", identity, wait_s, caller)
         return shown if isinstance(shown, Refusal) else shown.view
 
     # --- figures

@@ -123,7 +123,7 @@ class McpFront:
             case "GET":
                 return self._get(request, tool)
             case "DELETE":
-                return await self._delete(request)
+                return await self._delete(request, tool)
         return _not_allowed()
 
     def _foreign_page(self, headers: Headers) -> str | None:
@@ -361,13 +361,12 @@ class McpFront:
         body = _Stream(_unasked(conversation), lambda: None)
         return OutgoingResponse(status=200, headers=_STREAM, body=body)
 
-    async def _delete(self, request: IncomingRequest) -> OutgoingResponse:
-        id = first_header(request.headers, b"mcp-session-id")
-        if id is None:
+    async def _delete(self, request: IncomingRequest, tool: ToolSpec | None) -> OutgoingResponse:
+        if first_header(request.headers, b"mcp-session-id") is None:
             return _not_allowed()
-        client = unsealed(id.decode("latin-1"), self._key)
-        if client is None or self._conversations.has_ended(client.nonce):
-            return _json(404, error_message("null", INVALID_REQUEST, "This session is over."))
+        client = self._recognised(request, tool)
+        if isinstance(client, OutgoingResponse):
+            return client
         self._conversations.end(client.nonce)
         await self._forget(client)
         return OutgoingResponse(status=204)

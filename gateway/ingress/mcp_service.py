@@ -45,9 +45,10 @@ from gateway.egress import StreamBroken, Timings
 from gateway.egress.mcp import McpEgress
 from gateway.egress.mcp_http import UPSTREAM_HTTP
 from gateway.egress.mcp_link import Answer, Exchange
+from gateway.ingress.caller import Caller
 from gateway.ingress.mcp_conversations import Conversation, Outbox
 from gateway.ingress.mcp_listing import Listed, Listings
-from gateway.ingress.proxy import preferred_wait_s
+from gateway.ingress.proxy import preferred_wait_s, trace_run
 from gateway.journal.trajectories import Trajectories
 
 __all__ = ["CALL_KEY", "RUN_KEY", "Foreign", "McpService", "Party"]
@@ -56,6 +57,8 @@ CALL_KEY: Final = "dev.seawall/call"
 """Where the run and the step of a call stand, in `_meta` of its result."""
 RUN_KEY: Final = "dev.seawall/trajectory"
 """Where a client may name the run, in `_meta` of a call."""
+STAGE_KEY: Final = "dev.seawall/stage"
+"""Where a client may name the part of its run that a call belongs to, in `_meta` of a call."""
 KEYS: Final = ("dev.seawall/idempotencyKey", "idempotencyKey", "agentbarrier/idempotencyKey")
 """Where a client may name its own key, in `_meta` of a call; the last two are names that others use."""
 
@@ -86,6 +89,14 @@ _POLL_DEFINITION: Final[dict[str, object]] = {
 }
 _OWN_PARAMS: Final = frozenset({"name", "arguments", "_meta"})
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+_MADE_UP: Final = frozenset({b"seawall-settled", b"seawall-staged"})
+_TOLD: Final = {
+    b"seawall-settled": "settled",
+    b"seawall-staged": "staged",
+    b"seawall-warning": "warning",
+    b"seawall-directive": "directive",
+}
+"""What HTTP agents read in header fields stands beside run and step here."""
 _KEY = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,255}")
 SEAWALL: Final = {"name": "seawall", "title": "Seawall", "version": __version__}
 
@@ -134,7 +145,8 @@ class McpService:
         catalog: the one in force.
         egress: talks to the servers.
         run: takes a call down the pipeline, finishing writes whose caller leaves.
-        approval: says how an approval stands, waiting up to so many seconds for people.
+        approval: says how an approval stands, waiting up to so many seconds for people; those of other agents' runs are
+            unknown to a proven caller.
     """
 
     def __init__(
@@ -145,7 +157,7 @@ class McpService:
         listings: Listings,
         trajectories: Trajectories,
         clock: Clock,
-        approval: Callable[[str, float], Awaitable[Mapping[str, object] | Refusal]],
+        approval: Callable[[str, float, Caller], Awaitable[Mapping[str, object] | Refusal]],
     ) -> None:
         self._approval = approval
         self.catalog = catalog
@@ -279,7 +291,7 @@ class McpService:
         if not isinstance(name, str) or not isinstance(arguments, dict):
             return error_message(message.id, INVALID_PARAMS, "`name` must be a text and `arguments` an object")
         if name == POLL_TOOL:
-            return await self._poll(arguments)
+            return await self._poll(arguments, party)
         found = self._tool_of(name, party)
         if found is None:
             return self._unknown(message, name, party)
@@ -292,6 +304,8 @@ class McpService:
         operation = self._operation(tool, own, definition)
         if operation is None or (definition is None and listed.is_complete and not operation.is_declared):
             return self._unknown(message, name, party, tool, listed)
+        if tool.is_strict and not operation.is_declared and not operation.is_read:
+            return self._told(party, _undeclared(tool, own))
         call = self._made(message, party, tool, operation, own, raw, arguments, exchange)
         if isinstance(call, Refusal):
             return self._told(party, call)
@@ -337,6 +351,9 @@ class McpService:
         key = _caller_key(message, party)
         if isinstance(key, Refusal):
             return key
+        stage = _stage(message, party)
+        if isinstance(stage, Refusal):
+            return stage
         # What answers a server's own questions makes another call of it; the agent's repeats of that are repeats.
         content = b"\0".join([body, *(f"{name}={text}".encode() for name, text in sorted(exchange.params.items()))])
         now = self._clock.now()
@@ -346,7 +363,7 @@ class McpService:
             request=Request(
                 method,
                 target.encode("ascii"),
-                (*_context(party.headers), *headers),
+                (*_context(message, party), *headers),
                 None if sent is None else BytesBody(sent),
                 has_side_effects=not operation.is_read,
                 capture_answer=True,
@@ -361,6 +378,7 @@ class McpService:
             params=params,
             caller_key=key,
             wait_s=ROUND_S if _asked_again(message) else preferred_wait_s(party.headers),
+            stage=stage,
             action=action_digest(f"{tool.name}.{operation.name}", method, target, "application/json", content),
             fingerprint=fingerprint(method, target, "application/json", content),
         )
@@ -406,7 +424,7 @@ class McpService:
         finally:
             await reply.aclose()
         kind = (first_header(reply.headers, b"content-type") or b"").decode("latin-1")
-        if call.tool.mcp is None:
+        if call.tool.mcp is None or (_is_made_up(reply.headers) and not _is_result(body)):
             text = result_of(reply.status, kind, body)
         elif any(field in UPSTREAM_HTTP for field in reply.headers):
             if reply.status in (401, 403):
@@ -419,6 +437,7 @@ class McpService:
         if call.step is None:
             return text
         where = {"trajectory": call.trajectory, "step": call.step, **({"replayed": True} if is_replay else {})}
+        where |= {key: value.decode("latin-1") for name, value in reply.headers if (key := _TOLD.get(name.lower()))}
         meta = members(text).get("_meta", ("{}", {}))
         inner = replaced(meta[0] if isinstance(meta[1], dict) else "{}", {CALL_KEY: json.dumps(where)})
         return replaced(text, {"_meta": inner})
@@ -452,7 +471,7 @@ class McpService:
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         return error_message(message.id, INVALID_PARAMS, f"Unknown tool: {name[:128]}.{hint}", {"known": known[:20]})
 
-    async def _poll(self, arguments: Mapping[str, object]) -> str:
+    async def _poll(self, arguments: Mapping[str, object], party: Party) -> str:
         """Answer the tool that asks how a held call stands."""
         identity, wait_s = arguments.get("approval"), arguments.get("wait_s", 0)
         if not isinstance(identity, str) or not isinstance(wait_s, int | float) or isinstance(wait_s, bool):
@@ -461,7 +480,7 @@ class McpService:
                     code=Code.INVALID_ARGUMENTS, detail="`approval` must be a text and `wait_s` a number of seconds."
                 )
             )
-        view = await self._approval(identity, max(0.0, min(float(wait_s), ROUND_S)))
+        view = await self._approval(identity, max(0.0, min(float(wait_s), ROUND_S)), _caller(party))
         if isinstance(view, Refusal):
             return refusal_result(view)
         text = f"The approval is {view.get('state')}. {view.get('next') or ''}".strip()
@@ -473,7 +492,7 @@ class McpService:
         params = members(message.params or "{}")
         raw, value = params.get("_meta", ("{}", {}))
         meta = {} if not isinstance(value, dict) else {key: text for key, (text, _) in members(raw).items()}
-        own = ENVELOPE | {RUN_KEY, *KEYS}
+        own = ENVELOPE | {RUN_KEY, STAGE_KEY, *KEYS}
         own_params = _OWN_PARAMS | {"requestState", "inputResponses"} if _is_ours(message) else _OWN_PARAMS
         client = party.client
         if party.conversation.log_level is not None:
@@ -767,11 +786,46 @@ def _held(tool: ToolSpec, name: str) -> Refusal:
     )
 
 
+def _undeclared(tool: ToolSpec, name: str) -> Refusal:
+    declared = sorted(one.source.removeprefix(f"{CALL} ") for one in tool.operations.values() if one.is_declared)
+    return Refusal(
+        code=Code.UNKNOWN_TOOL,
+        dependency=tool.name,
+        detail=f"{tool.name} is strict, and its tool {name} is not declared, so it is not called. "
+        f"Use one of: {', '.join(declared) or 'none'}.",
+    )
+
+
+def _is_made_up(headers: Headers) -> bool:
+    """Whether an answer is the gateway's own, of a step whose tool was not asked yet, or whose answer never came."""
+    return any(name.lower() in _MADE_UP for name, _ in headers)
+
+
+def _is_result(body: bytes) -> bool:
+    """Whether what a manifest made of a probe's answer (`result`) is a tool's result already."""
+    try:
+        return isinstance(members(body.decode()).get("content", ("", None))[1], list)
+    except ValueError:
+        return False
+
+
+def _stage(message: Message, party: Party) -> str | Refusal:
+    given = first_header(party.headers, b"seawall-stage")
+    stage = message.meta.get(STAGE_KEY, "") if given is None else given.decode("latin-1")
+    if isinstance(stage, str) and (not stage or _NAME.fullmatch(stage)):
+        return stage
+    return Refusal(
+        code=Code.INVALID_ARGUMENTS,
+        detail=f"A stage's name (header Seawall-Stage, or {STAGE_KEY} in _meta) holds 1 to 128 letters, digits and . _ : -, "
+        "the first a letter or digit.",
+    )
+
+
 def _run_name(message: Message, party: Party) -> tuple[str, bool] | Refusal:
     given = first_header(party.headers, b"seawall-trajectory")
     name = message.meta.get(RUN_KEY) if given is None else given.decode("latin-1")
     if name is None:
-        return "", False
+        return _traced(message, party), False
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return Refusal(
             code=Code.INVALID_ARGUMENTS,
@@ -799,8 +853,28 @@ def _agent(party: Party) -> str:
     return party.client.agent or "local"
 
 
-def _context(headers: Headers) -> Headers:
-    return tuple(field for field in headers if field[0].lower() in (b"traceparent", b"tracestate"))
+def _caller(party: Party) -> Caller:
+    return Caller(_agent(party), is_proven=party.client.is_proven)
+
+
+def _context(message: Message, party: Party) -> Headers:
+    """The trace that a call belongs to: what `_meta` says wins over the request's header (SEP-414)."""
+    found: list[tuple[bytes, bytes]] = []
+    for name in ("traceparent", "tracestate"):
+        said = message.meta.get(name)
+        value = said.encode("ascii", "ignore") if isinstance(said, str) else None
+        value = first_header(party.headers, name.encode()) if value is None else value
+        if value is not None and re.fullmatch(rb"[\x20-\x7e]{1,512}", value):
+            found.append((name.encode(), value))
+    return tuple(found)
+
+
+def _traced(message: Message, party: Party) -> str:
+    """A client without a session has the run of its trace; without a trace, the agent's own that closes by itself."""
+    trace = first_header(_context(message, party), b"traceparent")
+    if trace is None or party.client.nonce:
+        return ""
+    return trace_run(trace, party.client.agent if party.client.is_proven else None)
 
 
 def _forwarded(party: Party) -> Headers:
