@@ -160,6 +160,7 @@ class Gateway:
         self._build(salt, await self._journal.meta("mcp_key", bytes.fromhex(self._clock.token() + self._clock.token())))
         self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
         await self._listings.load()
+        await self._mcp.service.tasks.load()
         self._stages.recovery.restore(await self._journal.recall(REPAIRS))
         self._in_force(self._catalog)
         await self._serve_control()
@@ -168,6 +169,7 @@ class Gateway:
         self._finalizer.run_once()
         _log.info("recovered", extra={"event": "recovered", "open_runs": {kind.value: n for kind, n in runs.items()}})
         await self._serve_agents()
+        self._mcp.service.tasks.resume()
         self._spawn(self._janitor.run(), "janitor")
         self._spawn(self._escalator.run(), "escalator")
         self._spawn(self._notifier.run(), "notifier")
@@ -342,7 +344,14 @@ class Gateway:
         )
         self._listings = Listings(self.catalog, self._egress, journal, clock)
         service = McpService(
-            self.catalog, self._egress, self._proxy.run, self._listings, self._trajectories, clock, self._approval
+            self.catalog,
+            self._egress,
+            self._proxy.run,
+            self._listings,
+            self._trajectories,
+            clock,
+            journal,
+            self._approval,
         )
         self._mcp = self._proxy.mcp = McpFront(
             service,
@@ -530,6 +539,7 @@ class Gateway:
         """Drain and stop. Calls in flight have `settings.drain` seconds; what is left then is in doubt."""
         self._not_ready = "shutting down"
         self._proxy.is_admitting = False
+        self._mcp.service.tasks.pause()
         self._front.stop_accepting()
         self._tunnels.drain()
         began = self._clock.now()

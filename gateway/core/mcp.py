@@ -34,6 +34,7 @@ __all__ = [
     "Kind",
     "Malformed",
     "Message",
+    "elements",
     "error_message",
     "members",
     "notification",
@@ -131,7 +132,7 @@ def parse_batch(data: bytes | str) -> list[Message] | Message:
         raise Malformed(PARSE_ERROR, "the body is not JSON") from error
     if not items or len(items) > BATCH_LIMIT:
         raise Malformed(INVALID_REQUEST, f"a batch holds 1 to {BATCH_LIMIT} messages")
-    return [_message(*_object(item)) for item in _elements(text)]
+    return [_message(*_object(item)) for item in elements(text)]
 
 
 def members(text: str) -> dict[str, tuple[str, object]]:
@@ -280,7 +281,8 @@ def _reason(error: ValueError) -> str:
     return error.msg if isinstance(error, json.JSONDecodeError) else str(error)
 
 
-def _elements(text: str) -> list[str]:
+def elements(text: str) -> list[str]:
+    """Return the texts of the elements of a JSON array, which must not be empty."""
     place, found = _skip(text, text.index("[") + 1), []
     while True:
         _, end = _DECODER.raw_decode(text, place)

@@ -68,7 +68,10 @@ SUBSCRIPTION: Final = _PREFIX + "subscriptionId"
 ENVELOPE: Final = frozenset({VERSION, CAPABILITIES, CLIENT_INFO, LOG_LEVEL})
 """What a stateless request says of its sender; each leg has its own."""
 
-NAMES: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+NAMES: Final = {
+    "tools/call": "name", "prompts/get": "name", "resources/read": "uri",
+    "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId",
+}  # fmt: skip
 """The member of `params` that `Mcp-Name` repeats."""
 
 CACHEABLE: Final = frozenset(

@@ -395,6 +395,7 @@ class HttpSession:
             case Kind.RESPONSE:
                 return message if message.id == sent or message.id == "null" else None
             case Kind.REQUEST:
+                exchange.was_asked = True
                 task = asyncio.get_running_loop().create_task(self._ask(message, exchange))
                 self._asking.add(task)
                 task.add_done_callback(self._asking.discard)
@@ -409,7 +410,9 @@ class HttpSession:
             await self._send(result_message(message.id, "{}"))
             return
         said: Message | None
-        asks = [one.ask for one in (exchange, *self._exchanges) if one.ask is not None]
+        # A session without a client of its own is shared: a question is for the call on whose stream it came, or for nobody.
+        asked = (exchange, *self._exchanges) if self.client.nonce else (exchange,)
+        asks = [one.ask for one in asked if one.ask is not None]
         if asks:
             said = await asks[0](message.method, message.params)
         else:

@@ -57,7 +57,8 @@ from gateway.core.tool import ToolSpec
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
 from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.ingress.mcp_conversations import Conversation, Conversations
-from gateway.ingress.mcp_service import Foreign, McpService, Party
+from gateway.ingress.mcp_party import Foreign, Party
+from gateway.ingress.mcp_service import McpService
 
 __all__ = ["McpFront"]
 
@@ -109,6 +110,7 @@ class McpFront:
         self._stateless = 0
         service.egress.on_event = self.heard
         service.egress.on_question = self.asked
+        service.tasks.conversation_of = lambda client: self.adopt(client) if client.nonce else Conversation(client)
 
     async def __call__(self, request: IncomingRequest) -> OutgoingResponse:
         """Answer one HTTP request below `/seawall/mcp`."""
@@ -401,6 +403,7 @@ class McpFront:
     async def close(self) -> None:
         """Stop what goes on in the background. May be repeated."""
         await self.service.listings.close()
+        await self.service.tasks.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

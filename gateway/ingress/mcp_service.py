@@ -12,7 +12,7 @@ import difflib
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from gateway import __version__
@@ -26,6 +26,7 @@ from gateway.core.mcp import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
     Message,
     error_message,
     members,
@@ -37,6 +38,7 @@ from gateway.core.mcp_answer import is_error, refusal_result
 from gateway.core.mcp_era import ENVELOPE, MODERN, for_legacy, for_modern
 from gateway.core.mcp_operations import BadArguments, built, result_of
 from gateway.core.mcp_session import Client
+from gateway.core.mcp_task import EXTENSION, LEGACY_VERSION, Task, as_tasks, can_take_tasks
 from gateway.core.mcp_tools import CALL, Definition, joined, operation_of, parted, target_of
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request, first_header
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
@@ -46,12 +48,15 @@ from gateway.egress.mcp import McpEgress
 from gateway.egress.mcp_http import UPSTREAM_HTTP
 from gateway.egress.mcp_link import Answer, Exchange
 from gateway.ingress.caller import Caller
-from gateway.ingress.mcp_conversations import Conversation, Outbox
 from gateway.ingress.mcp_listing import Listed, Listings
+from gateway.ingress.mcp_party import Foreign, Party
+from gateway.ingress.mcp_tasks import METHODS as TASK_METHODS
+from gateway.ingress.mcp_tasks import TaskKeeper
 from gateway.ingress.proxy import preferred_wait_s, trace_run
+from gateway.journal import Journal
 from gateway.journal.trajectories import Trajectories
 
-__all__ = ["CALL_KEY", "RUN_KEY", "Foreign", "McpService", "Party"]
+__all__ = ["CALL_KEY", "RUN_KEY", "McpService"]
 
 CALL_KEY: Final = "dev.seawall/call"
 """Where the run and the step of a call stand, in `_meta` of its result."""
@@ -87,7 +92,7 @@ _POLL_DEFINITION: Final[dict[str, object]] = {
     },
     "annotations": {"readOnlyHint": True},
 }
-_OWN_PARAMS: Final = frozenset({"name", "arguments", "_meta"})
+_OWN_PARAMS: Final = frozenset({"name", "arguments", "_meta", "task"})
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _MADE_UP: Final = frozenset({b"seawall-settled", b"seawall-staged"})
 _TOLD: Final = {
@@ -101,43 +106,6 @@ _KEY = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,255}")
 SEAWALL: Final = {"name": "seawall", "title": "Seawall", "version": __version__}
 
 
-@dataclass(frozen=True, slots=True)
-class Foreign:
-    """A server's HTTP answer that the client has to see as it is: 401 with its WWW-Authenticate."""
-
-    reply: Reply
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Party:
-    """Who a message is from, and the way back.
-
-    Attributes:
-        conversation: of the client; a stateless request has one of its own.
-        tool: the server that the endpoint is for; None for all of them.
-        outbox: where notifications and questions that belong to this request go.
-        can_ask: whether the client would see a question while it waits.
-        headers: of the HTTP request.
-        marks: header fields for the answer, filled in here.
-        delivered: to be called when the answer has reached the client, filled in here.
-        exchange: what went to the server, filled in here.
-    """
-
-    conversation: Conversation
-    tool: ToolSpec | None
-    outbox: Outbox = field(default_factory=Outbox)
-    can_ask: bool = False
-    headers: Headers = ()
-    marks: Headers = ()
-    delivered: Callable[[], None] | None = None
-    exchange: Exchange | None = None
-
-    @property
-    def client(self) -> Client:
-        """Who it is."""
-        return self.conversation.client
-
-
 class McpService:
     """Answers messages.
 
@@ -145,6 +113,7 @@ class McpService:
         catalog: the one in force.
         egress: talks to the servers.
         run: takes a call down the pipeline, finishing writes whose caller leaves.
+        journal: keeps the tasks.
         approval: says how an approval stands, waiting up to so many seconds for people; those of other agents' runs are
             unknown to a proven caller.
     """
@@ -157,6 +126,7 @@ class McpService:
         listings: Listings,
         trajectories: Trajectories,
         clock: Clock,
+        journal: Journal,
         approval: Callable[[str, float, Caller], Awaitable[Mapping[str, object] | Refusal]],
     ) -> None:
         self._approval = approval
@@ -167,6 +137,7 @@ class McpService:
         self._trajectories = trajectories
         self._clock = clock
         self.listeners: list[Listener] = []
+        self.tasks = TaskKeeper(journal, clock, catalog, self._step, approval, self._task_changed)
         self._owners: dict[str, str] = {}
 
     # --- requests
@@ -192,13 +163,16 @@ class McpService:
             case "initialize" | "server/discover":
                 return await self._hello(message, party)
             case "tools/list":
-                return await self._tools(message, party)
+                said = await self._tools(message, party)
+                return as_tasks(said, party.client) if isinstance(said, str) else said
             case "tools/call":
-                return await self._call(message, party)
+                return await self.tasks.call(message, party)
             case "logging/setLevel":
                 return await self._log_level(message, party)
             case "subscriptions/listen" if party.client.is_modern:
                 return await self._listen(message, party)
+        if message.method in TASK_METHODS and self.tasks.is_ours(message, party):
+            return await self.tasks.answer(message, party)
         if party.tool is not None:
             return await self._pass_on(message, party, party.tool)
         return await self._route(message, party)
@@ -220,7 +194,7 @@ class McpService:
             facts = session.facts
             capabilities, instructions = facts.raw_capabilities, facts.instructions
             info = json.dumps(facts.info or SEAWALL)
-        parts = {"capabilities": capabilities}
+        parts = {"capabilities": _with_tasks(capabilities, client)}
         if instructions is not None:
             parts["instructions"] = json.dumps(instructions)
         if is_greeting:
@@ -282,7 +256,8 @@ class McpService:
 
     # --- a call
 
-    async def _call(self, message: Message, party: Party) -> str | bytes | Foreign:
+    async def _step(self, message: Message, party: Party) -> str | bytes | Foreign:
+        """Make a call once, and say what it came to."""
         params = members(message.params or "{}")
         name = params.get("name", ("", None))[1]
         raw, arguments = params.get("arguments", ("{}", {}))
@@ -298,7 +273,8 @@ class McpService:
         tool, own = found
         exchange = self._exchange(message, party, tool)
         definition, listed = await self.listings.find(tool, own, exchange)
-        exchange.schema = None if definition is None else definition.schema
+        if definition is not None:
+            exchange.schema, exchange.needs_task = definition.schema, definition.is_task_alone
         if self.listings.held(tool.name, own):
             return self._told(party, _held(tool, own))
         operation = self._operation(tool, own, definition)
@@ -396,6 +372,8 @@ class McpService:
                 return await self._reply(message, party, call, reply, False)
             case Rejected(refusal) if refusal.code is Code.HELD_FOR_APPROVAL and _can_be_asked_again(message, party):
                 return _held_question(refusal)
+            case Rejected(refusal) if refusal.code is Code.HELD_FOR_APPROVAL:
+                party.held = refusal
             case Rejected(refusal):
                 if refusal.code is not Code.FOREIGN_TRAJECTORY:
                     self._trajectories.note_refusal(call.trajectory, refusal.code, call.tool.name, call.operation.name)
@@ -511,7 +489,8 @@ class McpService:
             meta={key: text for key, text in meta.items() if key not in own},
             headers=_forwarded(party),
             tell=tell,
-            ask=ask if party.can_ask else None,
+            ask=party.asking or (ask if party.can_ask else None),
+            is_detached=lambda: party.is_detached,
         )
         return party.exchange
 
@@ -638,7 +617,14 @@ class McpService:
     async def _listen(self, message: Message, party: Party) -> bytes:
         """Tell what changes until the client leaves."""
         wanted = message.value.get("notifications")
-        filter_ = wanted if isinstance(wanted, Mapping) else {}
+        filter_ = dict(wanted) if isinstance(wanted, Mapping) else {}
+        if "taskIds" in filter_:
+            if not can_take_tasks(party.client):
+                needed: dict[str, object] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
+                return error_message(message.id, MISSING_CAPABILITY, "Missing required client capability", needed)
+            named = filter_["taskIds"]
+            known = [id for id in named if self.tasks.tasks.of(id, party.client)] if isinstance(named, list) else []
+            filter_["taskIds"] = known
         meta = f'{{"io.modelcontextprotocol/subscriptionId":{message.id}}}'
         told = f'{{"notifications":{json.dumps(filter_)},"_meta":{meta}}}'
         party.outbox.put(notification("notifications/subscriptions/acknowledged", told))
@@ -679,6 +665,14 @@ class McpService:
             if listener.party.tool is None or listener.party.tool.name == tool:
                 listener.hear(method, params)
 
+    def _task_changed(self, task: Task) -> None:
+        """Tell the clients that listen for a task."""
+        for listener in self.listeners:
+            named = listener.wanted.get("taskIds")
+            if isinstance(named, list) and task.id in named:
+                told = replaced(self.tasks.view(task), {"_meta": listener.meta})
+                listener.party.outbox.put(notification("notifications/tasks", told))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listener:
@@ -709,10 +703,22 @@ _FILTERS: Final = {
     "notifications/prompts/list_changed": "promptsListChanged",
     "notifications/resources/list_changed": "resourcesListChanged",
 }
+_TASKS: Final = '{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}'
 _ALL: Final = json.dumps({
     "tools": {"listChanged": True}, "prompts": {"listChanged": True}, "resources": {"listChanged": True},
     "logging": {}, "completions": {},
 })  # fmt: skip
+
+
+def _with_tasks(capabilities: str, client: Client) -> str:
+    """Return a server's capabilities with ours: calls may be tasks, whoever the server is."""
+    if client.is_modern:
+        extensions = members(capabilities).get("extensions", ("{}", {}))
+        own = replaced(extensions[0] if isinstance(extensions[1], dict) else "{}", {EXTENSION: "{}"})
+        return replaced(capabilities, {"extensions": own})
+    if client.version != LEGACY_VERSION:
+        return capabilities
+    return replaced(capabilities, {"tasks": _TASKS})
 
 
 def _polls(tools: Iterable[ToolSpec]) -> list[dict[str, object]]:
@@ -735,7 +741,7 @@ def _asked_again(message: Message) -> bool:
 
 def _can_be_asked_again(message: Message, party: Party) -> bool:
     """Whether a held call may be answered with a question: the client can put one to its user, who has not said no."""
-    is_able = party.client.is_modern and party.client.can("elicitation")
+    is_able = party.client.is_modern and party.client.can("elicitation") and not party.is_task
     return is_able and (not _is_ours(message) or _asked_again(message))
 
 
