@@ -26,6 +26,7 @@ from gateway.config.tokens import TokenFile, TokenFileError
 from gateway.config.watch import changes
 from gateway.core.authority import Authority as HostAuthority
 from gateway.core.forwarding import via
+from gateway.core.mcp_session import Client as McpClient
 from gateway.core.outcome import Refusal
 from gateway.core.server import Address, JournalBackend, ServerSettings
 from gateway.core.tokens import Tokens
@@ -247,11 +248,13 @@ class Gateway:
         """Take over what was issued and revoked. A file that cannot be used any more changes nothing."""
         while True:
             await self._clock.sleep(1.0)
+            self._cut_off()
             if not await asyncio.to_thread(file.has_changed):
                 continue
             try:
                 await asyncio.to_thread(file.read)
                 _log.info("tokens read", extra={"event": "tokens", "count": len(file.tokens.entries)})
+                self._cut_off()
             except TokenFileError as error:
                 _log.error("the tokens in force stay so", extra={"event": "tokens", "problem": str(error)})
 
@@ -353,6 +356,7 @@ class Gateway:
             journal,
             self._approval,
         )
+        service.tasks.is_known = self._is_known
         self._mcp = self._proxy.mcp = McpFront(
             service,
             self._spool,
@@ -420,6 +424,19 @@ class Gateway:
         port = await self._front.listen(address.host, address.port)
         self.listen = _url((address.host, port), address)
         self._forward.own = _own_authorities(address, port)
+
+    def _cut_off(self) -> None:
+        """Cut what is open under a token that was revoked or has expired: streams, tunnels, reads. Writes are finished."""
+        tokens = self._tokens()
+        if tokens is None:
+            return
+        at = self._clock.at()
+        if cut := self._front.cut(lambda entry: tokens.is_good(entry, at)):
+            _log.warning("connections of agents without a good token were cut", extra={"event": "cut", "count": cut})
+
+    def _is_known(self, client: McpClient) -> bool:
+        tokens = self._tokens()
+        return not client.is_proven or tokens is None or tokens.knows(client.agent, self._clock.at())
 
     # --- the manifest in force
 

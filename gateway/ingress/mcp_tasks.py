@@ -66,6 +66,7 @@ _RESULT_MAX: Final = 256 << 10
 _KEPT_HEADERS: Final = frozenset(
     {b"seawall-trajectory", b"seawall-stage", b"seawall-agent", b"idempotency-key", b"traceparent", b"tracestate"}
 )
+_UNKNOWN: Final = "the agent's token is no longer good, so the call is not made"
 _MODERN_METHODS: Final = frozenset({"tasks/get", "tasks/cancel", "tasks/update"})
 _LEGACY_METHODS: Final = METHODS - {"tasks/update"}
 
@@ -153,6 +154,7 @@ class TaskKeeper:
         self._delivery: dict[str, tuple[Headers, Callable[[], None] | None]] = {}
         self._background: set[asyncio.Task[Said]] = set()
         self._is_paused = False
+        self.is_known: Callable[[Client], bool] = lambda client: True
         self.conversation_of: Callable[[Client], Conversation] = Conversation
 
     # --- a call
@@ -291,6 +293,8 @@ class TaskKeeper:
                 self._tell(going.task, Status.WORKING, _waits(held))
             if not await self._decided(going, held):
                 return said
+            if not self.is_known(party.client):
+                return error_message(going.message.id, INVALID_REQUEST, _UNKNOWN)
 
     async def _decided(self, going: _Going, held: Refusal) -> bool:
         """Wait for people; whether the call is to be made again."""
@@ -485,11 +489,12 @@ class TaskKeeper:
             party = Party(conversation=self.conversation_of(task.client), tool=tool, headers=headers)
             message = parse(request("1", "tools/call", task.params))
             going = self._begun(message, party, task)
-            gone = bool(task.endpoint) and tool is None
-            going.work = self._spawn(self._gone(going) if gone else self._carried(going))
+            why = "the server of this task is no longer in the manifest" if task.endpoint and tool is None else None
+            why = why if self.is_known(task.client) else _UNKNOWN
+            going.work = self._spawn(self._carried(going) if why is None else self._gone(going, why))
 
-    async def _gone(self, going: _Going) -> Said:
-        said = error_message("1", INVALID_PARAMS, "the server of this task is no longer in the manifest")
+    async def _gone(self, going: _Going, why: str) -> Said:
+        said = error_message("1", INVALID_PARAMS, why)
         await self._finished(going, said)
         return said
 
