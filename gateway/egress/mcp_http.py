@@ -24,6 +24,7 @@ from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
 from gateway.core.mcp import (
     METHOD_NOT_FOUND,
+    UNSUPPORTED_VERSION,
     Kind,
     Malformed,
     Message,
@@ -131,9 +132,12 @@ class HttpServer:
         if self._stateless is not None:
             return self._stateless
         session = HttpSession(self, ServerFacts(version=MODERN[0], is_modern=True), client)
-        answer = await session.request(
-            "server/discover", None, Exchange(client=client), timings, has_side_effects=False
-        )
+        for _ in range(2):  # A server that refuses the version and names the same one is asked once more.
+            answer = await session.request(
+                "server/discover", None, Exchange(client=client), timings, has_side_effects=False
+            )
+            if not _is_offered(answer):
+                break
         if isinstance(answer, Broken):
             return answer
         if isinstance(answer, Reply):
@@ -505,6 +509,15 @@ def facts_of(answer: Message, version: str, *, is_modern: bool) -> ServerFacts:
         info=info if isinstance(info, Mapping) else {},
         instructions=instructions if isinstance(instructions, str) else None,
     )
+
+
+def _is_offered(answer: Answer) -> bool:
+    """Whether a server refused the version of a request, and says that it speaks it."""
+    if not isinstance(answer, Message) or answer.error is None or answer.value.get("code") != UNSUPPORTED_VERSION:
+        return False
+    data = answer.value.get("data")
+    supported = data.get("supported") if isinstance(data, Mapping) else None
+    return isinstance(supported, list) and MODERN[0] in supported
 
 
 def _is_final(answer: object) -> bool:

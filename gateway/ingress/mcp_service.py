@@ -35,7 +35,7 @@ from gateway.core.mcp import (
     result_message,
 )
 from gateway.core.mcp_answer import is_error, refusal_result
-from gateway.core.mcp_era import ENVELOPE, MODERN, for_legacy, for_modern
+from gateway.core.mcp_era import ENVELOPE, MODERN, REMOVED, check_named, for_legacy, for_modern
 from gateway.core.mcp_operations import BadArguments, built, result_of
 from gateway.core.mcp_session import Client
 from gateway.core.mcp_task import EXTENSION, LEGACY_VERSION, Task, as_tasks, can_take_tasks
@@ -157,8 +157,10 @@ class McpService:
         return result_message(message.id, said)
 
     async def _result(self, message: Message, party: Party) -> str | bytes | Foreign:
+        if party.client.is_modern and message.method in REMOVED:
+            return error_message(message.id, METHOD_NOT_FOUND, f"{message.method} is not spoken in this era")
         match message.method:
-            case "ping" if not party.client.is_modern:
+            case "ping":
                 return "{}"
             case "initialize" | "server/discover":
                 return await self._hello(message, party)
@@ -275,6 +277,8 @@ class McpService:
         definition, listed = await self.listings.find(tool, own, exchange)
         if definition is not None:
             exchange.schema, exchange.needs_task = definition.schema, definition.is_task_alone
+            if party.client.is_modern and (wrong := check_named(party.headers, exchange.schema, arguments)) is not None:
+                return error_message(message.id, wrong.code, wrong.message)
         if self.listings.held(tool.name, own):
             return self._told(party, _held(tool, own))
         operation = self._operation(tool, own, definition)

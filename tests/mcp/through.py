@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -18,7 +19,7 @@ async def main(url: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with serving(Path(folder), 0, text) as on:
             endpoint = f"{on.gateway.listen}/seawall/mcp/server"
-            async with Client(endpoint, mode="legacy", elicitation_callback=accepted) as client:
+            async with Client(endpoint, mode=os.environ.get("ERA", "legacy"), elicitation_callback=accepted) as client:
                 for tool in (await client.list_tools()).tools:
                     await client.call_tool(tool.name, {"a": 5, "b": 3} if tool.name == "add_numbers" else {})
 
