@@ -148,7 +148,19 @@ CLIENT = [
         (SUITE, name, "legacy")
         for name in ("initialize", "tools_call", "sse-retry", "elicitation-sep1034-client-defaults")
     ),
-    *((NEXT, name, "auto") for name in ("tools_call", "request-metadata")),
+    *(
+        (NEXT, name, "auto")
+        for name in (
+            "tools_call",
+            "request-metadata",
+            "sep-2322-client-request-state",
+            "http-standard-headers",
+            "http-custom-headers",
+            "http-invalid-tool-headers",
+            "json-schema-ref-no-deref",
+            "json-schema-2020-12-preservation",
+        )
+    ),
 ]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import sys
 import tempfile
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import mcp_types as types
 from mcp.client.client import Client
+from mcp.shared.exceptions import MCPError
 
 from tests.gateway.harness import serving
 
@@ -20,8 +23,23 @@ async def main(url: str) -> None:
         async with serving(Path(folder), 0, text) as on:
             endpoint = f"{on.gateway.listen}/seawall/mcp/server"
             async with Client(endpoint, mode=os.environ.get("ERA", "legacy"), elicitation_callback=accepted) as client:
-                for tool in (await client.list_tools()).tools:
-                    await client.call_tool(tool.name, {"a": 5, "b": 3} if tool.name == "add_numbers" else {})
+                tools = (await client.list_tools()).tools
+                schema = next((tool.input_schema for tool in tools if "echo" not in tool.name), {})
+                for name, arguments in asked() or [(tool.name, given(tool.name, schema)) for tool in tools]:
+                    with contextlib.suppress(MCPError):  # what a server refuses is the scenario's to judge
+                        await client.call_tool(name, arguments)
+
+
+def asked() -> list[tuple[str, dict[str, object]]]:
+    """The calls that the scenario asks for, if it does."""
+    context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
+    return [(call["name"], call["arguments"]) for call in context.get("toolCalls", [])]
+
+
+def given(name: str, schema: dict[str, object]) -> dict[str, object]:
+    """What a tool gets that the scenario asks nothing in particular of."""
+    known: dict[str, dict[str, object]] = {"add_numbers": {"a": 5, "b": 3}, "json_schema_echo": {"schema": schema}}
+    return known.get(name, {})
 
 
 async def accepted(context: object, params: types.ElicitRequestParams) -> types.ElicitResult:
