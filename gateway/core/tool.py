@@ -32,6 +32,7 @@ from gateway.core.value import frozen
 __all__ = [
     "AmbiguousPath",
     "BoundRequest",
+    "CallForm",
     "Catalog",
     "Compensator",
     "Domain",
@@ -146,6 +147,26 @@ class Sink:
     secret: str | None = field(default=None, repr=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallForm:
+    """Where the arguments of an HTTP operation go that is offered as an MCP tool; those not named here go into the body
+    of a POST, PUT or PATCH, and else into the query.
+
+    Attributes:
+        query: arguments that go into the query whatever the method.
+        joined: of these, lists that are one value with commas.
+        headers: header names by argument.
+        body: the argument that is the whole body.
+        is_form: the body is a form and no JSON.
+    """
+
+    query: frozenset[str] = frozenset()
+    joined: frozenset[str] = frozenset()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: str | None = None
+    is_form: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Operation:
     """One thing a tool can do. `is_declared` is False for those made up for undeclared calls."""
@@ -169,6 +190,7 @@ class Operation:
     journal: JournalMode = JournalMode.STRICT
     description: str | None = None
     input: Mapping[str, object] | None = None
+    form: CallForm | None = None
 
     is_read: bool = field(init=False)
     """Whether calls have no effect. Kept, since every stage asks."""

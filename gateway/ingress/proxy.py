@@ -36,7 +36,14 @@ from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.journal.trajectories import Trajectories
 from gateway.telemetry import Telemetry
 
-__all__ = ["Proxy", "ProxyLimits", "preferred_wait_s", "refuse", "refuse_request"]
+__all__ = [
+    "Proxy",
+    "ProxyLimits",
+    "preferred_wait_s",
+    "refuse",
+    "refuse_request",
+    "trace_run",
+]
 
 _NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _KEY = re.compile(rb'"?[\x21\x23-\x5b\x5d-\x7e]{1,255}"?')
@@ -252,11 +259,7 @@ class Proxy:
             return given.decode("ascii"), True
         trace = request.fields.get(b"traceparent")
         if trace is not None:
-            found = _TRACEPARENT.fullmatch(trace.strip())
-            if found is not None and found.group(1) != _NO_TRACE:
-                # Agents of one trace have a run each, where they are known to be different.
-                own = f"-{blake2b(caller.name.encode(), digest_size=4).hexdigest()}" if caller.is_proven else ""
-                return f"trace-{found.group(1).decode('ascii')}{own}", False
+            return trace_run(trace, caller.name if caller.is_proven else None), False
         return "", False
 
     def _caller_key(self, request: IncomingRequest, tool: ToolSpec) -> str | Refusal | None:
@@ -497,3 +500,15 @@ def _discard_answer(task: asyncio.Task[Outcome]) -> None:
 
 
 _CLOSING: set[asyncio.Task[None]] = set()
+
+
+def trace_run(traceparent: bytes, proven_agent: str | None) -> str:
+    """Return the name of the run that a trace is; empty if it is none.
+
+    Agents of one trace have a run each, where they are known to be different.
+    """
+    found = _TRACEPARENT.fullmatch(traceparent.strip())
+    if found is None or found.group(1) == _NO_TRACE:
+        return ""
+    own = "" if proven_agent is None else f"-{blake2b(proven_agent.encode(), digest_size=4).hexdigest()}"
+    return f"trace-{found.group(1).decode('ascii')}{own}"

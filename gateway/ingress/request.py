@@ -13,6 +13,7 @@ from aiohttp.http import HttpVersion11, RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from gateway.core.message import Body, BytesBody, Headers
+from gateway.core.tokens import Entry
 from gateway.egress.spool import Spool, TooLarge
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class IncomingRequest:
         headers: raw fields in order, hop-by-hop ones included.
         fields: the first value of each field, by its name in lower case.
         has_body: whether the request declares one, be it empty (`Content-Length: 0`).
-        proven_agent: whom a token proves the caller to be, once `ingress/caller.py` has looked.
+        token: the entry of the token that came with it, once `ingress/caller.py` has looked.
         goes_on: whether the handler is to finish though the agent has left; without one it is cancelled then.
     """
 
@@ -52,8 +53,8 @@ class IncomingRequest:
         "headers",
         "is_kept_alive",
         "method",
-        "proven_agent",
         "target",
+        "token",
         "version",
     )
 
@@ -71,7 +72,7 @@ class IncomingRequest:
         self.has_body = message.chunked or length is not None
         self._is_continue_due = b"expect" in self.fields and message.version == HttpVersion11
         self._was_continued = False
-        self.proven_agent: str | None = None
+        self.token: Entry | None = None
         self.goes_on: Callable[[], bool] | None = None
 
     def field(self, name: bytes) -> bytes | None:
@@ -82,6 +83,11 @@ class IncomingRequest:
         """Have the rest of the gateway see other fields."""
         self.headers = headers
         self.fields = {name.lower(): value for name, value in reversed(headers)}
+
+    @property
+    def proven_agent(self) -> str | None:
+        """Whom a token proves the caller to be."""
+        return None if self.token is None else self.token.name
 
     @property
     def peer(self) -> str:
