@@ -65,6 +65,7 @@ from gateway.stages.dispatch import Dispatch
 from gateway.stages.idempotency import IdempotencyStage
 from gateway.stages.journal import JournalStage
 from gateway.stages.outbox import OutboxStage
+from gateway.stages.policy import DECIDED, PolicyStage
 from gateway.stages.recovery import REPAIRS, RecoveryStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
@@ -161,6 +162,7 @@ class Gateway:
         self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
         await self._listings.load()
         self._stages.recovery.restore(await self._journal.recall(REPAIRS))
+        self._stages.policy.restore(await self._journal.recall(DECIDED))
         self._in_force(self._catalog)
         await self._serve_control()
         runs = await recover(self._trajectories, self._catalog)
@@ -272,6 +274,7 @@ class Gateway:
         self._stages = Stages(
             telemetry=TelemetryStage(clock, telemetry),
             recovery=RecoveryStage(self._trajectories, clock, telemetry, journal.remember),
+            policy=PolicyStage(self._trajectories, clock, journal.remember, is_shadow=settings.shadow),
             idempotency=IdempotencyStage(self._trajectories, journal, clock),
             saga=SagaStage(self._trajectories, journal, telemetry),
             approval=ApprovalStage(
@@ -367,6 +370,7 @@ class Gateway:
             statistics={
                 "breakers": self._stages.breaker.statistics,
                 "domains": self._stages.admission.statistics,
+                "rules": self._stages.policy.statistics,
                 "repairs": self._stages.recovery.statistics,
                 "manifest": self._manifest_status,
                 "status": self._status,
@@ -443,6 +447,7 @@ class Gateway:
         self._stages.retry.reconfigure(catalog)
         self._stages.admission.reconfigure(catalog)
         self._stages.breaker.reconfigure(catalog)
+        self._stages.policy.reconfigure(catalog)
 
     async def _watch(self) -> None:
         async for _ in changes(self._source, asyncio.Event()):

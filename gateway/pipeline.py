@@ -19,6 +19,7 @@ from gateway.stages.dispatch import Dispatch
 from gateway.stages.idempotency import IdempotencyStage
 from gateway.stages.journal import JournalStage
 from gateway.stages.outbox import OutboxStage
+from gateway.stages.policy import PolicyStage
 from gateway.stages.recovery import RecoveryStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
@@ -33,6 +34,7 @@ class Stages:
 
     telemetry: TelemetryStage
     recovery: RecoveryStage
+    policy: PolicyStage
     idempotency: IdempotencyStage
     saga: SagaStage
     approval: ApprovalStage
@@ -51,7 +53,7 @@ class Stages:
                 self.telemetry,  # sees everything; turns a bug into ERR_INTERNAL
                 self.recovery,  # sees what the agent is about to read, refusals of every stage below included
                 # quarantine comes here: what is quarantined stops before anything looks at it
-                # policy comes here: a rule's "no" costs nothing
+                self.policy,  # before anything is spent or looked up: a rule's "no" costs nothing
                 # the watchdog comes here: loops are stopped before they spend
                 self.idempotency,  # before the saga: a repeat is not a new step and needs no new legality
                 self.saga,  # before the queue: an illegal step never waits; after all attempts: one outcome, one record

@@ -18,6 +18,7 @@ from gateway.config.cel import NAMES, CelExpression, ExpressionProblem, compile_
 from gateway.config.errors import Position, Problems, nearest, shown
 from gateway.config.gates import GATE_NAMES, check_approval, check_gate, compile_sink
 from gateway.config.loader import Entry, Loaded
+from gateway.config.policy import CompiledRule, compile_rules, rules_for
 from gateway.config.request import TOKEN, Names, compile_request
 from gateway.config.rules import (
     admission_of,
@@ -76,6 +77,8 @@ UNDECLARED_READ: Final = "undeclared:read"
 UNDECLARED_WRITE: Final = "undeclared:write"
 """Names of the two operations that stand for all undeclared calls; the colon keeps them apart from declared names."""
 
+_STRANGE_READ: Final = Operation(name="read", tier=Tier.READ, timeouts=TimeoutSettings(), is_declared=False)
+
 _COMPENSATOR: Final = Names(NAMES, {})
 _VERIFY: Final = Names(GATE_NAMES, {"response": "the request is made before there is one"})
 _PROBE: Final = Names(NAMES - {"response"}, {"response": "a probe is sent for a step whose answer never came"})
@@ -122,6 +125,7 @@ class _Compiler:
         self._previous = previous or Catalog({}, {})
         self._secrets: dict[str, Secret | None] = {}
         self._gates: dict[str, Gate] = {}
+        self._rules: list[CompiledRule] = []
 
     def catalog(self) -> Catalog:
         domains = {name: self._domain(name, entry) for name, entry in self._loaded.domains.items()}
@@ -133,6 +137,9 @@ class _Compiler:
         for name, approval in self._loaded.approvals.items():
             check_approval(name, approval, self._problems)
         self._gates = {name: self._gate(name, gate) for name, gate in self._loaded.gates.items()}
+        self._rules = compile_rules(self._loaded, self._problems)
+        for name, position in self._loaded.names["rules"].items():
+            check_name("a rule", name, position, self._problems)
         sinks = {
             name: compile_sink(name, sink, self.secret, self._problems) for name, sink in self._loaded.incidents.items()
         }
@@ -146,7 +153,14 @@ class _Compiler:
                 self._problems.warn(secret.at(), f"secret `{shown(name)}` is not used", "remove it")
         box = {name: secret for name, secret in self._secrets.items() if secret is not None}
         raised = {name: sink for name, sink in sinks.items() if sink is not None}
-        return Catalog(tools, domains, self._digest_of_all(tools, domains), SecretBox(box), raised)
+        return Catalog(
+            tools,
+            domains,
+            self._digest_of_all(tools, domains),
+            SecretBox(box),
+            raised,
+            rules_for(self._rules, "", _STRANGE_READ),
+        )
 
     def _gate(self, name: str, entry: Entry[GateSettings]) -> Gate:
         settings = entry.settings
@@ -225,15 +239,20 @@ class _Compiler:
         gated = [[one.approval, one.approved_by, [gate.name for gate in one.gates]] for one in guarded]
         asked = {gate.name: self._loaded.gates[gate.name].settings for one in guarded for gate in one.gates}
         environment = None if mcp is None else mcp.environment
-        digest = self._digest(settings, effective, credential, environment, gated, asked)
+        ruled = {
+            one.rule.name: [one.settings, one.rule.asks] for one in self._rules if not one.tools or name in one.tools
+        }
+        digest = self._digest(settings, effective, credential, environment, gated, asked, ruled)
         old = self._previous.tools.get(name)
         if old is not None and old.digest == digest and old.domain is effective.domain:
             return old
         read, write = _undeclared(name, bool(declared or called), settings.strict, effective.timeouts)
         write = _as_guarded(write, guarded)
+        read, write = self.ruled(name, *read), self.ruled(name, *write)
         every = [operation for _, operation, _ in declared] + [operation for operation, _ in called.values()]
         every += [read[0], write[0]]
-        other = (replace(write[0], tier=Tier.PIVOT), f"`{name}` declares no operation for it; its own hints decide.")
+        reason = f"`{name}` declares no operation for it; its own hints decide."
+        other = self.ruled(name, replace(write[0], tier=Tier.PIVOT), reason)
         return ToolSpec(
             name=name,
             upstream=upstream,
@@ -254,6 +273,10 @@ class _Compiler:
             digest=digest,
             mcp=mcp,
         )
+
+    def ruled(self, tool: str, operation: Operation, reason: str) -> tuple[Operation, str]:
+        """Return an operation with the rules that concern its calls, and the sentence beside it."""
+        return replace(operation, rules=rules_for(self._rules, tool, operation)), reason
 
     def _mcp(self, entry: Entry[ToolSettings]) -> McpUpstream | None:
         settings = entry.settings.mcp
@@ -541,7 +564,7 @@ class _Operations:
         timeouts = overlay(self._timeouts, settings.timeouts, self._entry.node.map(*at, "timeouts"))
         condition = self._compiler.condition(settings.postcondition, self._entry.at(*at, "postcondition"))
         approval, approved_by, gates = self._compiler.gated_by(settings, self._entry.at(*at, "gates"))
-        return Operation(
+        operation = Operation(
             name=name,
             tier=Tier(settings.tier),
             timeouts=timeouts,
@@ -561,6 +584,7 @@ class _Operations:
             description=settings.description,
             input=settings.input if isinstance(settings.input, dict) else None,
         )
+        return self._compiler.ruled(self._tool, operation, "")[0]
 
     def _lease(self, settings: LeaseSettings | None, at: tuple[str, ...]) -> Lease | None:
         if settings is None:

@@ -24,6 +24,7 @@ from gateway.core.manifest import (
     SinkSettings,
     ToolSettings,
 )
+from gateway.core.policy import RuleSettings
 
 __all__ = ["SHIPPED", "Entry", "Loaded", "load_files"]
 
@@ -31,7 +32,7 @@ SHIPPED: Final = "seawall:"
 """An include that begins so is one of the files that come with Seawall: `seawall:policies/external.yaml`."""
 
 _SUFFIXES: Final = (".yaml", ".yml")
-SECTIONS: Final = ("tools", "domains", "secrets", "approvals", "gates", "incidents")
+SECTIONS: Final = ("tools", "domains", "secrets", "approvals", "gates", "incidents", "rules")
 _PACKAGE: Final = Path(__file__).resolve().parent.parent
 
 T = TypeVar("T")
@@ -60,6 +61,7 @@ class Loaded:
     approvals: dict[str, Entry[ApprovalSettings]] = field(default_factory=dict)
     gates: dict[str, Entry[GateSettings]] = field(default_factory=dict)
     incidents: dict[str, Entry[SinkSettings]] = field(default_factory=dict)
+    rules: dict[str, Entry[RuleSettings]] = field(default_factory=dict)
     names: dict[str, dict[str, Position]] = field(default_factory=lambda: {section: {} for section in SECTIONS})
 
 
@@ -114,6 +116,7 @@ class _Loader:
         self._section(node, path, "approvals", ApprovalSettings, self.loaded.approvals)
         self._section(node, path, "gates", GateSettings, self.loaded.gates)
         self._section(node, path, "incidents", SinkSettings, self.loaded.incidents)
+        self._section(node, path, "rules", RuleSettings, self.loaded.rules)
 
     def _section(self, node: Map, path: Path, key: str, settings: type[T], into: dict[str, Entry[T]]) -> None:
         section = node.values.get(key)

@@ -15,6 +15,7 @@ from annotated_types import Ge, Gt, Le, MinLen
 
 from gateway.core.admission import AdmissionSettings
 from gateway.core.breaker import BreakerSettings
+from gateway.core.policy import RuleSettings
 from gateway.core.reach import Reach
 from gateway.core.recovery import RecoverySettings
 from gateway.core.retry import RetrySettings
@@ -369,3 +370,6 @@ class Manifest:
     approvals: Annotated[Mapping[str, ApprovalSettings], Doc("Who decides, by policy.")] = field(default_factory=dict)
     gates: Annotated[Mapping[str, GateSettings], Doc("What must hold before a call.")] = field(default_factory=dict)
     incidents: Annotated[Mapping[str, SinkSettings], Doc("Where incidents are raised.")] = field(default_factory=dict)
+    rules: Annotated[Mapping[str, RuleSettings], Doc("What is asked about calls before anything is spent.")] = field(
+        default_factory=dict
+    )

@@ -30,6 +30,7 @@ __all__ = [
     "IncidentAcknowledged",
     "NoticesDelivered",
     "PlanAdopted",
+    "PolicyObserved",
     "ReadObserved",
     "ReadsObserved",
     "Record",
@@ -275,6 +276,14 @@ class RefusalsObserved:
     """Calls that we refused since the last such record: [code, tool, operation, how many]."""
 
     refusals: list[tuple[str, str, str, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyObserved:
+    """What rules decided about calls since the last such record, or would have (in shadow): [rule, effect, operation,
+    in shadow, how many]."""
+
+    decisions: list[tuple[str, str, str, bool, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -553,6 +562,7 @@ Record = (
     | ReadObserved
     | ReadsObserved
     | RefusalsObserved
+    | PolicyObserved
     | UnwindingStarted
     | SavepointTaken
     | TrajectoryRewound
@@ -617,6 +627,8 @@ def decode(kind: str, data: bytes) -> Record:
             known["reads"] = [tuple(read) for read in known["reads"]]
         elif cls is RefusalsObserved:
             known["refusals"] = [tuple(refusal) for refusal in known["refusals"]]
+        elif cls is PolicyObserved:
+            known["decisions"] = [tuple(decision) for decision in known["decisions"]]
         if known.get("compensator") is not None:
             bound = known["compensator"]
             known["compensator"] = BoundRequest(**{**bound, "headers": tuple(map(tuple, bound["headers"]))})

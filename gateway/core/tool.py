@@ -23,6 +23,7 @@ from gateway.core.manifest import (
     Tier,
     TimeoutSettings,
 )
+from gateway.core.policy import Rule
 from gateway.core.reach import Reach
 from gateway.core.recovery import RecoverySettings
 from gateway.core.retry import RetrySettings
@@ -168,6 +169,7 @@ class Operation:
     journal: JournalMode = JournalMode.STRICT
     description: str | None = None
     input: Mapping[str, object] | None = None
+    rules: tuple[Rule, ...] = ()
 
     @property
     def is_read(self) -> bool:
@@ -275,10 +277,14 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Catalog:
-    """All tools in force, by name, the secrets that bound requests refer to, and the digest of all of it."""
+    """All tools in force, by name, the secrets that bound requests refer to, and the digest of all of it.
+
+    `stranger_rules` concern reads of hosts that are no tool's.
+    """
 
     tools: Mapping[str, ToolSpec]
     domains: Mapping[str, Domain]
     digest: str = ""
     secrets: SecretBox = field(default_factory=SecretBox, repr=False)
     sinks: Mapping[str, Sink] = field(default_factory=dict)
+    stranger_rules: tuple[Rule, ...] = ()

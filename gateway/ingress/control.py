@@ -59,6 +59,7 @@ _ROUTES: dict[str, tuple[str, str, str]] = {
         "Release its run, or close it. Body: {principal, reason, to?: phase, close?: true}."),
     "breakers": ("GET", "/api/v1/breakers", "Every breaker: state, window, cooldown."),
     "domains": ("GET", "/api/v1/domains", "Every domain: slots, queue."),
+    "rules": ("GET", "/api/v1/rules", "How often each rule decided, or would have in shadow."),
     "repairs": ("GET", "/api/v1/repairs", "What became of repairs, by operation and kind of trouble."),
     "journal": ("GET", "/api/v1/journal", "Figures of the journal."),
     "manifest": ("GET", "/api/v1/manifest", "The manifest in force: digest, tools, and the last reload's problem."),

@@ -165,13 +165,14 @@ class Forward:
         catalog = self._catalog()
         if self._index is None or self._index[0] is not catalog:
             self._index = (catalog, HostIndex(catalog.tools.values()))
+            self._strangers.clear()  # rules may have changed
         return self._index[1]
 
     def _stranger(self, target: AbsoluteTarget) -> ToolSpec:
         key = (target.scheme, target.authority)
         tool = self._strangers.get(key)
         if tool is None:
-            tool = self._strangers[key] = _stranger(target)
+            tool = self._strangers[key] = _stranger(target, self._catalog())
             if len(self._strangers) > _REMEMBERED:
                 self._strangers.popitem(last=False)
         self._strangers.move_to_end(key)
@@ -208,10 +209,10 @@ class _Outer:
         return (*headers, *(field for field in self.fields if field[0].lower() not in said))
 
 
-def _stranger(target: AbsoluteTarget) -> ToolSpec:
+def _stranger(target: AbsoluteTarget, catalog: Catalog) -> ToolSpec:
     """A tool that is not in the manifest: it is only read, at public addresses, and shares one domain with its like."""
     timeouts = TimeoutSettings()
-    read = Operation(name="read", tier=Tier.READ, timeouts=timeouts, is_declared=False)
+    read = Operation(name="read", tier=Tier.READ, timeouts=timeouts, is_declared=False, rules=catalog.stranger_rules)
     match = Match(read, {}, "The host is not in the manifest, and such hosts may be read (forward.unknown_hosts).")
     bucket = crc32(str(target.authority).encode()) % _BREAKERS
     return ToolSpec(

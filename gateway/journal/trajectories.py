@@ -18,6 +18,7 @@ from gateway.clock import Clock
 from gateway.core.codes import Code
 from gateway.core.outcome import Refusal
 from gateway.core.records import (
+    PolicyObserved,
     ReadObserved,
     ReadsObserved,
     Record,
@@ -118,6 +119,7 @@ class Trajectories:
         self._reads: dict[str, list[tuple[str, str, str, str, str, int | None, int]]] = {}
         self._reads_timer: asyncio.TimerHandle | None = None
         self._refusals: dict[str, Counter[tuple[str, str, str]]] = {}
+        self._decisions: dict[str, Counter[tuple[str, str, str, bool]]] = {}
         self._attentive: set[str] = set()
         self.on_unwinding: Callable[[], None] = lambda: None
         self.on_finalizing: Callable[[str], None] = lambda name: None
@@ -379,6 +381,11 @@ class Trajectories:
         if name in self._refusals or len(self._refusals) < _REFUSING_RUNS:
             self._refusals.setdefault(name, Counter())[(code.value, tool, operation)] += 1
 
+    def note_decision(self, name: str, rule: str, effect: str, operation: str, *, is_shadow: bool) -> None:
+        """Count what a rule decided about a call of the run, or would have; written with the refusals."""
+        if name in self._decisions or len(self._decisions) < _REFUSING_RUNS:
+            self._decisions.setdefault(name, Counter())[(rule, effect, operation, is_shadow)] += 1
+
     def note_read(self, run: Run, read: ReadObserved) -> None:
         """Record a read, lazily. One that does not open the run waits for others, `READS_S` at most."""
         if run.is_lost or run.state.version == 0 or not run.state.is_open:
@@ -408,7 +415,7 @@ class Trajectories:
         return [ReadsObserved(reads=reads)] if run.state.is_open else []
 
     def flush_refusals(self) -> None:
-        """Write the refusals counted since the last time, lazily, one record a run; reads that wait, too."""
+        """Write the refusals and decisions counted since the last time, lazily, one record a run; reads that wait, too."""
         self.flush_reads()
         refusals, self._refusals = self._refusals, {}
         for name, counts in refusals.items():
@@ -416,6 +423,12 @@ class Trajectories:
             if run is not None and not run.is_lost:
                 told = [(code, tool, operation, count) for (code, tool, operation), count in counts.items()]
                 self.record(run, [RefusalsObserved(refusals=told)], lazy=True)
+        decisions, self._decisions = self._decisions, {}
+        for name, rules in decisions.items():
+            run = self._runs.get(name) or self._closed.get(name)
+            if run is not None and not run.is_lost:
+                said = [(*decision, count) for decision, count in rules.items()]
+                self.record(run, [PolicyObserved(decisions=said)], lazy=True)
 
     @property
     def has_aside(self) -> bool:
