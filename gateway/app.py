@@ -36,9 +36,10 @@ from gateway.egress.direct import DirectEgress
 from gateway.egress.mcp import McpEgress
 from gateway.egress.spool import Spool
 from gateway.ingress.caller import Door
+from gateway.ingress.containment import Containments
 from gateway.ingress.control import Control, control_app, health_app
 from gateway.ingress.desk import Desk
-from gateway.ingress.forward import Forward
+from gateway.ingress.forward import Forward, Traveller
 from gateway.ingress.guard import guard
 from gateway.ingress.http import HttpFront
 from gateway.ingress.mcp import McpFront
@@ -51,6 +52,7 @@ from gateway.ingress.tunnel import TunnelDoor
 from gateway.ingress.unix import bind_unix
 from gateway.journal import Journal, JournalStats
 from gateway.journal.committer import CommitterSettings
+from gateway.journal.containment import ContainmentLog
 from gateway.journal.memory import MemoryJournal
 from gateway.journal.sqlite import SqliteJournal
 from gateway.journal.trajectories import Trajectories
@@ -62,10 +64,12 @@ from gateway.stages.approval import ApprovalStage
 from gateway.stages.breaker import REMEMBERED, BreakerStage
 from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
+from gateway.stages.flights import Flights
 from gateway.stages.idempotency import IdempotencyStage
 from gateway.stages.journal import JournalStage
 from gateway.stages.outbox import OutboxStage
 from gateway.stages.policy import DECIDED, PolicyStage
+from gateway.stages.quarantine import QuarantineStage
 from gateway.stages.recovery import REPAIRS, RecoveryStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
@@ -77,8 +81,10 @@ from gateway.workers.finalizer import Finalizer
 from gateway.workers.janitor import Janitor
 from gateway.workers.keeper import Keeper
 from gateway.workers.notifier import Notifier
+from gateway.workers.quarantine import Quarantiner, Subject
 from gateway.workers.restart import recover
 from gateway.workers.settler import SettlePatience, Settler
+from gateway.workers.suspender import Suspender
 from gateway.workers.unwinder import Patience, Unwinder
 
 if TYPE_CHECKING:
@@ -164,8 +170,10 @@ class Gateway:
         self._stages.recovery.restore(await self._journal.recall(REPAIRS))
         self._stages.policy.restore(await self._journal.recall(DECIDED))
         self._in_force(self._catalog)
+        await self._containment.load()
         await self._serve_control()
         runs = await recover(self._trajectories, self._catalog)
+        self._quarantiner.enforce()
         self._unwinder.run_once()
         self._finalizer.run_once()
         _log.info("recovered", extra={"event": "recovered", "open_runs": {kind.value: n for kind, n in runs.items()}})
@@ -269,24 +277,27 @@ class Gateway:
         self._trajectories = Trajectories(
             journal, clock, telemetry, salt=salt, implicit_steps=settings.runs.implicit_steps
         )
+        self._containment = ContainmentLog(journal, clock, telemetry)
+        self._exit.push_async_callback(self._containment.close)
+        self._flights = Flights(self._containment.state)
         breaker = BreakerStage(clock, telemetry, journal.remember)
+        self._verifier = HttpVerifier(lambda: self._pipeline, self.catalog, clock)
         probers = {"http": HttpProbe(self.catalog, clock)}
         self._stages = Stages(
             telemetry=TelemetryStage(clock, telemetry),
             recovery=RecoveryStage(self._trajectories, clock, telemetry, journal.remember),
             policy=PolicyStage(self._trajectories, clock, journal.remember, is_shadow=settings.shadow),
             idempotency=IdempotencyStage(self._trajectories, journal, clock),
+            quarantine=QuarantineStage(self._containment, self._trajectories, is_shadow=settings.shadow),
             saga=SagaStage(self._trajectories, journal, telemetry),
-            approval=ApprovalStage(
-                self._trajectories, HttpVerifier(lambda: self._pipeline, self.catalog, clock), clock, telemetry
-            ),
+            approval=ApprovalStage(self._trajectories, self._verifier, clock, telemetry),
             outbox=OutboxStage(self._trajectories, clock, telemetry),
             deadline=DeadlineStage(clock, telemetry),
             retry=RetryStage(clock, telemetry, Settle(probers, clock)),
             admission=AdmissionStage(clock, telemetry, breaker.peek),
             breaker=breaker,
             journal=JournalStage(self._trajectories, clock, telemetry),
-            dispatch=Dispatch(self._egress, clock, telemetry, (via(pseudonym),)),
+            dispatch=Dispatch(self._egress, clock, telemetry, (via(pseudonym),), self._flights),
         )
         pipeline = self._pipeline = self._stages.pipeline()
         self._settler = Settler(
@@ -330,6 +341,12 @@ class Gateway:
             idle_s=settings.forward.tunnel_idle,
             certificates=self._authority,
         )
+        self._quarantiner = Quarantiner(self._containment, self._trajectories, self._flights, clock, telemetry)
+        self._exit.push_async_callback(self._quarantiner.close)
+        suspender = Suspender(lambda: dict(self._catalog.suspensions), clock)
+        self._quarantiner.suspend, self._quarantiner.resume = suspender.suspend, suspender.resume
+        self._quarantiner.sever.append(self._cut_tunnels)
+        self._stages.policy.on_quarantine = self._quarantiner.on_rule
         self._forward = Forward(settings.forward, self.catalog, self._tunnels)
         self._proxy = Proxy(
             self._catalog,
@@ -343,6 +360,7 @@ class Gateway:
             pseudonym,
             self._forward,
         )
+        self._proxy.contained = self._containment.state.agents
         self._listings = Listings(self.catalog, self._egress, journal, clock)
         service = McpService(
             self.catalog, self._egress, self._proxy.run, self._listings, self._trajectories, clock, self._approval
@@ -362,7 +380,8 @@ class Gateway:
     async def _serve_control(self) -> None:
         control = Control(
             runs=self._runs,
-            desk=Desk(self._trajectories, self._clock),
+            desk=Desk(self._trajectories, self._clock, self._quarantiner.is_quarantined, self._shown_quarantine),
+            containment=Containments(self._quarantiner, self._trajectories, self._verify_artifact),
             journal=self._journal,
             metrics=self._telemetry.render,
             readiness=self._readiness,
@@ -463,6 +482,30 @@ class Gateway:
         shown = await self._runs.approval("GET", identity, wait_s)
         return shown if isinstance(shown, Refusal) else shown.view
 
+    # --- what is contained
+
+    def _cut_tunnels(self, subject: Subject) -> int:
+        """A tunnel that named no run may be anybody's of its agent."""
+
+        def is_meant(whose: Traveller) -> bool:
+            return whose.agent == subject.agent and (not subject.run or whose.run in ("", subject.run))
+
+        return self._tunnels.cut(is_meant)
+
+    def _shown_quarantine(self, run: str, agent: str) -> dict[str, object] | None:
+        held = self._quarantiner.is_quarantined(run, agent)
+        return None if held is None else self._quarantiner.view(held)
+
+    async def _verify_artifact(self, name: str, artifact: str) -> str | None:
+        verifier = self._catalog.clearers.get(name)
+        if verifier is None:
+            return (
+                f"no verifier of that name may clear artifacts (known: {', '.join(self._catalog.clearers) or 'none'})"
+            )
+        env = {"params": {"artifact": artifact}, "request": {}, "trajectory": {"id": "", "agent": "seawall"}}
+        deadline = self._clock.now() + 60.0
+        return await self._verifier.ask(verifier, env, agent="seawall", run="", deadline=deadline)
+
     # --- figures
 
     def _readiness(self) -> str | None:
@@ -521,6 +564,7 @@ class Gateway:
             **self._unwinder.statistics(),
             **self._finalizer.statistics(),
             **self._settler.statistics(),
+            **self._quarantiner.statistics(),
             "manifest_digest": self._catalog.digest,
             "reload_problem": self.reload_problem,
         }

@@ -20,6 +20,7 @@ from gateway.stages.idempotency import IdempotencyStage
 from gateway.stages.journal import JournalStage
 from gateway.stages.outbox import OutboxStage
 from gateway.stages.policy import PolicyStage
+from gateway.stages.quarantine import QuarantineStage
 from gateway.stages.recovery import RecoveryStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
@@ -34,6 +35,7 @@ class Stages:
 
     telemetry: TelemetryStage
     recovery: RecoveryStage
+    quarantine: QuarantineStage
     policy: PolicyStage
     idempotency: IdempotencyStage
     saga: SagaStage
@@ -52,10 +54,10 @@ class Stages:
             (
                 self.telemetry,  # sees everything; turns a bug into ERR_INTERNAL
                 self.recovery,  # sees what the agent is about to read, refusals of every stage below included
-                # quarantine comes here: what is quarantined stops before anything looks at it
                 self.policy,  # before anything is spent or looked up: a rule's "no" costs nothing
                 # the watchdog comes here: loops are stopped before they spend
                 self.idempotency,  # before the saga: a repeat is not a new step and needs no new legality
+                self.quarantine,  # once the run is known: what is tainted stops, and no edge between artifacts is missed
                 self.saga,  # before the queue: an illegal step never waits; after all attempts: one outcome, one record
                 self.approval,  # the gate in front of a pivot, once the step is known to be legal; waits hold no slot
                 self.outbox,  # what only leaves with the pivot is kept here: gated like any call, queued by none

@@ -33,12 +33,14 @@ from gateway.config.rules import (
     upstream_of,
 )
 from gateway.config.secrets import SecretProblem, SecretSource
+from gateway.config.suspend import compile_suspension
 from gateway.config.template import SecretRef, compile_parts, secrets_in
 from gateway.core.admission import AdmissionSettings
 from gateway.core.breaker import BreakerSettings
 from gateway.core.manifest import (
     ApprovalPolicy,
     ApprovalSettings,
+    ArtifactSettings,
     CompensatorSettings,
     DomainSettings,
     GateSettings,
@@ -57,6 +59,7 @@ from gateway.core.retry import RetrySettings
 from gateway.core.routing import SAFE_METHODS, Matcher, Pattern, PatternError, parse_pattern
 from gateway.core.secret import Secret, SecretBox
 from gateway.core.tool import (
+    Artifacts,
     Catalog,
     Compensator,
     Domain,
@@ -153,6 +156,10 @@ class _Compiler:
                 self._problems.warn(secret.at(), f"secret `{shown(name)}` is not used", "remove it")
         box = {name: secret for name, secret in self._secrets.items() if secret is not None}
         raised = {name: sink for name, sink in sinks.items() if sink is not None}
+        suspensions = {
+            name: compile_suspension(name, hook, self.secret, self._problems)
+            for name, hook in self._loaded.suspend.items()
+        }
         return Catalog(
             tools,
             domains,
@@ -160,6 +167,12 @@ class _Compiler:
             SecretBox(box),
             raised,
             rules_for(self._rules, "", _STRANGE_READ),
+            {name: hook for name, hook in suspensions.items() if hook is not None},
+            {
+                name: gate.verify
+                for name, gate in self._gates.items()
+                if gate.verify is not None and self._loaded.gates[name].settings.verify.clears  # type: ignore[union-attr]
+            },
         )
 
     def _gate(self, name: str, entry: Entry[GateSettings]) -> Gate:
@@ -459,7 +472,9 @@ class _Compiler:
     def _digest_of_all(self, tools: Mapping[str, ToolSpec], domains: Mapping[str, Domain]) -> str:
         secrets = {name: "" if value is None else value.reveal() for name, value in self._secrets.items()}
         sinks = {name: sink.settings for name, sink in self._loaded.incidents.items()}
-        return self._digest({name: tool.digest for name, tool in tools.items()}, domains, secrets, sinks)
+        hooks = {name: hook.settings for name, hook in self._loaded.suspend.items()}
+        rules = {name: rule.settings for name, rule in self._loaded.rules.items()}
+        return self._digest({name: tool.digest for name, tool in tools.items()}, domains, secrets, sinks, hooks, rules)
 
     def _breaker_key(self, upstream: Upstream, credential: tuple[bytes, bytes] | None) -> str:
         return upstream.origin if credential is None else f"{upstream.origin}#{self._digest(credential)[:16]}"
@@ -583,6 +598,7 @@ class _Operations:
             journal=settings.journal,
             description=settings.description,
             input=settings.input if isinstance(settings.input, dict) else None,
+            artifacts=self._artifacts(settings.artifacts, (*at, "artifacts")),
         )
         return self._compiler.ruled(self._tool, operation, "")[0]
 
@@ -592,6 +608,23 @@ class _Operations:
         until = self._compiler.value(settings.until, self._entry.at(*at, "until"))
         name = self._compiler.value(settings.name, self._entry.at(*at, "name"))
         return Lease(settings.ttl, until, name)
+
+    def _artifacts(self, settings: ArtifactSettings | None, at: tuple[str, ...]) -> Artifacts | None:
+        if settings is None:
+            return None
+        reads = [self._compiler.value(one, self._entry.at(*at, "reads", i)) for i, one in enumerate(settings.reads)]
+        writes = [self._compiler.value(one, self._entry.at(*at, "writes", i)) for i, one in enumerate(settings.writes)]
+
+        def of(names: list[CelExpression | None], *, from_answer: bool) -> tuple[CelExpression, ...]:
+            return tuple(one for one in names if one is not None and ("response" in one.names) is from_answer)
+
+        return Artifacts(
+            reads=of(reads, from_answer=False),
+            writes=of(writes, from_answer=False),
+            answer_reads=of(reads, from_answer=True),
+            answer_writes=of(writes, from_answer=True),
+            content=self._compiler.value(settings.content, self._entry.at(*at, "content")),
+        )
 
     def _compensator(self, settings: CompensatorSettings | None, at: tuple[str, ...]) -> Compensator | None:
         if settings is None:

@@ -22,6 +22,7 @@ from gateway.core.manifest import (
     Manifest,
     SecretSettings,
     SinkSettings,
+    SuspendSettings,
     ToolSettings,
 )
 from gateway.core.policy import RuleSettings
@@ -32,7 +33,7 @@ SHIPPED: Final = "seawall:"
 """An include that begins so is one of the files that come with Seawall: `seawall:policies/external.yaml`."""
 
 _SUFFIXES: Final = (".yaml", ".yml")
-SECTIONS: Final = ("tools", "domains", "secrets", "approvals", "gates", "incidents", "rules")
+SECTIONS: Final = ("tools", "domains", "secrets", "approvals", "gates", "incidents", "suspend", "rules")
 _PACKAGE: Final = Path(__file__).resolve().parent.parent
 
 T = TypeVar("T")
@@ -61,6 +62,7 @@ class Loaded:
     approvals: dict[str, Entry[ApprovalSettings]] = field(default_factory=dict)
     gates: dict[str, Entry[GateSettings]] = field(default_factory=dict)
     incidents: dict[str, Entry[SinkSettings]] = field(default_factory=dict)
+    suspend: dict[str, Entry[SuspendSettings]] = field(default_factory=dict)
     rules: dict[str, Entry[RuleSettings]] = field(default_factory=dict)
     names: dict[str, dict[str, Position]] = field(default_factory=lambda: {section: {} for section in SECTIONS})
 
@@ -116,6 +118,7 @@ class _Loader:
         self._section(node, path, "approvals", ApprovalSettings, self.loaded.approvals)
         self._section(node, path, "gates", GateSettings, self.loaded.gates)
         self._section(node, path, "incidents", SinkSettings, self.loaded.incidents)
+        self._section(node, path, "suspend", SuspendSettings, self.loaded.suspend)
         self._section(node, path, "rules", RuleSettings, self.loaded.rules)
 
     def _section(self, node: Map, path: Path, key: str, settings: type[T], into: dict[str, Entry[T]]) -> None:

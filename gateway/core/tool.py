@@ -20,6 +20,7 @@ from gateway.core.manifest import (
     JournalMode,
     LeakSettings,
     SinkSettings,
+    SuspendSettings,
     Tier,
     TimeoutSettings,
 )
@@ -31,6 +32,7 @@ from gateway.core.secret import SecretBox
 
 __all__ = [
     "AmbiguousPath",
+    "Artifacts",
     "BoundRequest",
     "Catalog",
     "Compensator",
@@ -43,6 +45,7 @@ __all__ = [
     "Probe",
     "RequestTemplate",
     "Sink",
+    "Suspension",
     "ToolSpec",
     "Upstream",
     "Verifier",
@@ -147,6 +150,36 @@ class Sink:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Suspension:
+    """How quarantined agents are stopped. `fill` makes the templates of `path`, `namespace` and `pod` into texts; it raises
+    `ExpressionError` where a value is missing or is no plain word. `secret` is never printed."""
+
+    name: str
+    settings: SuspendSettings
+    fill: Callable[[str, Environment], str]
+    secret: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifacts:
+    """Which artifacts a call reads and writes: names from its arguments, and such as only the answer tells.
+
+    `content`: what is digested; else the request's body (the answer's, of what only that names).
+    """
+
+    reads: tuple[Expression, ...] = ()
+    writes: tuple[Expression, ...] = ()
+    answer_reads: tuple[Expression, ...] = ()
+    answer_writes: tuple[Expression, ...] = ()
+    content: Expression | None = None
+
+    @property
+    def has_answer_names(self) -> bool:
+        """Whether the answer has to be read for names."""
+        return bool(self.answer_reads or self.answer_writes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Operation:
     """One thing a tool can do. `is_declared` is False for those made up for undeclared calls."""
 
@@ -170,6 +203,7 @@ class Operation:
     description: str | None = None
     input: Mapping[str, object] | None = None
     rules: tuple[Rule, ...] = ()
+    artifacts: Artifacts | None = None
 
     @property
     def is_read(self) -> bool:
@@ -279,7 +313,7 @@ class ToolSpec:
 class Catalog:
     """All tools in force, by name, the secrets that bound requests refer to, and the digest of all of it.
 
-    `stranger_rules` concern reads of hosts that are no tool's.
+    `stranger_rules` concern reads of hosts that are no tool's. `clearers` are the verifiers that may clear artifacts.
     """
 
     tools: Mapping[str, ToolSpec]
@@ -288,3 +322,5 @@ class Catalog:
     secrets: SecretBox = field(default_factory=SecretBox, repr=False)
     sinks: Mapping[str, Sink] = field(default_factory=dict)
     stranger_rules: tuple[Rule, ...] = ()
+    suspensions: Mapping[str, Suspension] = field(default_factory=dict)
+    clearers: Mapping[str, Verifier] = field(default_factory=dict)

@@ -38,7 +38,10 @@ from gateway.core.trajectory import IllegalRecord, Phase, StepState, Trajectory,
 from gateway.journal import Append, Entry, Journal, JournalCorrupt, JournalUnavailable, KeyClaim
 from gateway.telemetry import Telemetry
 
-__all__ = ["Run", "Trajectories"]
+__all__ = ["OWN", "Run", "Trajectories"]
+
+OWN = "~"
+"""Streams of our own begin so; no run can have such a name."""
 
 _CLOSED_KEPT = 256
 _PAGE = 500
@@ -540,7 +543,7 @@ class Trajectories:
         while heads := await self.journal.open_heads(after, _PAGE):
             for start in range(0, len(heads), _TOGETHER):
                 # Several at a time, so that reading one overlaps with folding another; few, so that calls get their turn.
-                page = heads[start : start + _TOGETHER]
+                page = [head for head in heads[start : start + _TOGETHER] if not head.stream.startswith(OWN)]
                 runs = await asyncio.gather(*(self.find(head.stream) for head in page))
                 found.extend(run for run in runs if run is not None)
             after = heads[-1].stream

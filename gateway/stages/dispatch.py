@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from typing import cast
 
 from gateway.clock import Clock
 from gateway.core.call import Call, Lane
 from gateway.core.manifest import KeyFormat
-from gateway.core.message import Headers, Reply, Request, without_headers
+from gateway.core.message import BytesBody, Headers, Reply, Request, without_headers
 from gateway.core.outcome import Outcome, Rejected
 from gateway.core.verdict import classify
 from gateway.egress import Egress, Timings
+from gateway.stages.flights import Cuttable, Flights, cut_off, quarantined
 from gateway.telemetry import Telemetry, outgoing
 
 __all__ = ["Dispatch"]
@@ -19,8 +22,16 @@ __all__ = ["Dispatch"]
 class Dispatch:
     """The end of the pipeline: one attempt at the tool."""
 
-    def __init__(self, egress: Egress, clock: Clock, telemetry: Telemetry, marks: Headers = ()) -> None:
+    def __init__(
+        self,
+        egress: Egress,
+        clock: Clock,
+        telemetry: Telemetry,
+        marks: Headers = (),
+        flights: Flights | None = None,
+    ) -> None:
         """`marks` are put on every request, so that it can be seen to have come through here."""
+        self._flights = Flights() if flights is None else flights
         self._marks = marks
         self._egress = egress
         self._clock = clock
@@ -28,17 +39,28 @@ class Dispatch:
 
     async def __call__(self, call: Call) -> Outcome:
         """Send once and return what became of it."""
+        flights = self._flights
+        state = flights.state
+        if (state.runs or state.agents) and (quarantine := flights.severed(call)) is not None:
+            return Rejected(quarantined(call, quarantine))
         started = self._clock.now()
         span = self._telemetry.attempt_started(call)
+        flights.flying[call] = asyncio.current_task()
         try:
             exchange = await self._egress.send(call.tool, self._request(call), self._timings(call, started))
             call.exchange_s = self._clock.now() - started
             outcome = classify(exchange, call.tool, call.operation, self._clock.at())
             if isinstance(exchange, Reply) and (isinstance(outcome, Rejected) or outcome.reply is not exchange):
                 await exchange.aclose()
+            elif isinstance(exchange, Reply) and type(exchange.body) is not BytesBody and hasattr(exchange.body, "cut"):
+                flights.streams(call, cast(Cuttable, exchange.body))
         except BaseException as error:
-            self._telemetry.attempt_finished(span, call, error, self._clock.now() - started)
-            raise
+            if not isinstance(error, asyncio.CancelledError) or not flights.was_cut(call):
+                self._telemetry.attempt_finished(span, call, error, self._clock.now() - started)
+                raise
+            outcome = cut_off(call, flights.severed(call) or "lifted since")
+        finally:
+            del flights.flying[call]
         self._telemetry.attempt_finished(span, call, outcome, self._clock.now() - started)
         return outcome
 
