@@ -38,10 +38,13 @@ from gateway.core.trajectory import IllegalRecord, Phase, StepState, Trajectory,
 from gateway.journal import Append, Entry, Journal, JournalCorrupt, JournalUnavailable, KeyClaim
 from gateway.telemetry import Telemetry
 
-__all__ = ["OWN", "Run", "Trajectories"]
+__all__ = ["OWN", "Read", "Run", "Trajectories"]
 
 OWN = "~"
 """Streams of our own begin so; no run can have such a name."""
+
+Read = tuple[str, str, str, str, str, int | None]
+"""A read as it is observed: tool, operation, method, path, outcome, status."""
 
 _CLOSED_KEPT = 256
 _PAGE = 500
@@ -389,13 +392,19 @@ class Trajectories:
         if name in self._decisions or len(self._decisions) < _REFUSING_RUNS:
             self._decisions.setdefault(name, Counter())[(rule, effect, operation, is_shadow)] += 1
 
-    def note_read(self, run: Run, read: ReadObserved) -> None:
+    def note_read(self, run: Run, read: Read) -> None:
         """Record a read, lazily. One that does not open the run waits for others, `READS_S` at most."""
         if run.is_lost or run.state.version == 0 or not run.state.is_open:
-            self.record(run, [read], lazy=True)
+            tool, operation, method, path, outcome, status = read
+            observed = ReadObserved(
+                tool=tool, operation=operation, method=method, path=path, outcome=outcome, status=status
+            )
+            self.record(run, [observed], lazy=True)
             return
-        waiting = self._reads.setdefault(run.state.id, [])
-        waiting.append((read.tool, read.operation, read.method, read.path, read.outcome, read.status, self._clock.at()))
+        waiting = self._reads.get(run.state.id)
+        if waiting is None:
+            waiting = self._reads[run.state.id] = []
+        waiting.append((*read, self._clock.at()))
         if len(waiting) >= _READS:
             self.record(run, [], lazy=True)
         elif self._reads_timer is None:

@@ -1,7 +1,7 @@
 """Asks the operator's rules about a call, before anything is spent on it.
 
-Which rules concern an operation is settled when the manifest is loaded; a tool that none concerns does without this stage
-(`wanted`). What a condition does not speak of is not made. What the rules decide, or would decide in shadow, is counted by
+Which rules concern an operation is settled when the manifest is loaded; one that none concerns does without this stage
+(`concerns`). What a condition does not speak of is not made. What the rules decide, or would decide in shadow, is counted by
 rule here, and in the run's own audit.
 """
 
@@ -21,7 +21,7 @@ from gateway.core.manifest import ApprovalPolicy, ApprovalSettings
 from gateway.core.message import body_bytes
 from gateway.core.outcome import Outcome, Refusal, Rejected
 from gateway.core.policy import Effect, Finding, Rule, judge, time_env
-from gateway.core.tool import Catalog, ToolSpec
+from gateway.core.tool import Catalog, Operation, ToolSpec
 from gateway.core.trajectory import Trajectory
 from gateway.journal.trajectories import Trajectories
 
@@ -29,6 +29,9 @@ __all__ = ["DECIDED", "PolicyStage", "call_facts", "run_facts"]
 
 DECIDED = "policy/"
 """Prefix of the names under which the counts are remembered over restarts."""
+
+_HELD = 10_000
+"""Operations kept as they are once a rule holds them; those of MCP servers come and go."""
 
 Remember = Callable[[str, bytes], None]
 Contain = Callable[[Call, str, str], None]
@@ -58,12 +61,18 @@ class PolicyStage:
         self._trajectories = trajectories
         self._clock = clock
         self._remember = remember
+        self._held: dict[tuple[Operation, str], Operation] = {}
         self._counts: dict[tuple[str, str, str, bool], _Count] = {}
 
     @staticmethod
-    def wanted(tool: ToolSpec) -> bool:
-        """Whether any rule concerns the tool."""
-        return any(operation.rules for operation in tool.operations.values())
+    def concerns(tool: ToolSpec, operation: Operation) -> bool:
+        """Whether any rule concerns the operation."""
+        return bool(operation.rules)
+
+    @staticmethod
+    def may_hold(operation: Operation) -> bool:
+        """Whether a rule may have people asked about a call of the operation."""
+        return any(rule.effect is Effect.HOLD for rule in operation.rules)
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Ask the rules. Calls of our own (compensators, probes, what a run has left to send) are nobody's wish."""
@@ -90,12 +99,26 @@ class PolicyStage:
             return await proceed(call)
         self._note(call, decision, is_shadow=False)
         if decision.effect is Effect.HOLD:
-            _hold(call, decision)
+            self._hold(call, decision)
             return await proceed(call)
         if decision.effect is Effect.QUARANTINE and self.on_quarantine is not None:
             self.on_quarantine(call, f"rule {decision.rule}", _why(decision))
             return Rejected(_refusal(call, decision, Code.QUARANTINED))
         return Rejected(_refusal(call, decision, Code.POLICY_DENIED))
+
+    def _hold(self, call: Call, finding: Finding) -> None:
+        """Have people decide about this call: from here on its operation is one that needs an approval."""
+        operation = call.operation
+        if operation.approval is ApprovalPolicy.REQUIRED:
+            return
+        key = (operation, finding.rule)
+        held = self._held.get(key)
+        if held is None:
+            if len(self._held) >= _HELD:
+                self._held.clear()
+            asks = finding.asks if isinstance(finding.asks, ApprovalSettings) else ApprovalSettings()
+            held = self._held[key] = replace(operation, approval=ApprovalPolicy.REQUIRED, approved_by=asks)
+        call.operation = held
 
     # --- what the rules see
 
@@ -146,6 +169,7 @@ class PolicyStage:
 
     def reconfigure(self, catalog: Catalog) -> None:
         """Forget the counts of rules that are gone."""
+        self._held.clear()
         known = {rule.name for tool in catalog.tools.values() for one in tool.operations.values() for rule in one.rules}
         self._counts = {key: count for key, count in self._counts.items() if key[0] in known or key[0].startswith("(")}
 
@@ -194,14 +218,6 @@ def run_facts(state: Trajectory, at: int) -> dict[str, object]:
         "in_doubt": len(state.in_doubt),
         "has_pivot": state.pivot is not None,
     }
-
-
-def _hold(call: Call, finding: Finding) -> None:
-    """Have people decide about this call: from here on its operation is one that needs an approval."""
-    operation = call.operation
-    if operation.approval is not ApprovalPolicy.REQUIRED:
-        asks = finding.asks if isinstance(finding.asks, ApprovalSettings) else ApprovalSettings()
-        call.operation = replace(operation, approval=ApprovalPolicy.REQUIRED, approved_by=asks)
 
 
 def _why(finding: Finding) -> str:

@@ -5,7 +5,7 @@ before the agent has it. The edge is queued for the disk before the call goes on
 whose edge is not durable never leaves. A name that cannot be told from the arguments keeps the call in; one that cannot be
 told from an answer stands in the graph as `tool.operation#step`.
 
-A tool whose operations name no artifacts does without this stage (`wanted`).
+Operations that name no artifacts do without this stage (`concerns`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gateway.core.expression import Environment, Expression, ExpressionError
 from gateway.core.message import body_bytes
 from gateway.core.outcome import Failed, Outcome, Refusal, Rejected, Success
 from gateway.core.taint import Blocked
-from gateway.core.tool import Artifacts, ToolSpec
+from gateway.core.tool import Artifacts, Operation, ToolSpec
 from gateway.journal.containment import ContainmentLog
 from gateway.journal.trajectories import Trajectories
 from gateway.stages.environment import call_env
@@ -45,9 +45,9 @@ class QuarantineStage:
         self._trajectories = trajectories
 
     @staticmethod
-    def wanted(tool: ToolSpec) -> bool:
-        """Whether any operation of the tool names artifacts."""
-        return any(operation.artifacts is not None for operation in tool.operations.values())
+    def concerns(tool: ToolSpec, operation: Operation) -> bool:
+        """Whether the operation names artifacts."""
+        return operation.artifacts is not None
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Ask, record, go on, and look at the answer."""

@@ -119,5 +119,7 @@ async def test_a_rule_sees_the_run_in_constant_time() -> None:
 
 
 async def test_a_tool_without_rules_does_without_the_stage() -> None:
-    assert not PolicyStage.wanted(tool_of("pay", operation_of()))
-    assert PolicyStage.wanted(tool_of("pay", operation_of(rules=(rule("true"),))))
+    ruled, plain = operation_of(rules=(rule("true"),)), operation_of()
+    holding = operation_of(rules=(rule("true", "hold"),))
+    assert [PolicyStage.concerns(tool_of(), one) for one in (ruled, plain, holding)] == [True, False, True]
+    assert [PolicyStage.may_hold(one) for one in (ruled, plain, holding)] == [False, False, True]
