@@ -16,6 +16,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("gateway.commands.explain:explain", "Say which operation a call is, its tier and why."),
     "quarantine": ("gateway.commands.quarantine:quarantine", "Lock a run or an agent away; see and lift quarantines."),
     "taint": ("gateway.commands.taint:taint", "See what quarantined runs have made, and clear it."),
+    "holds": ("gateway.commands.holds:holds", "See what is held for want of proof; let it go."),
     "rules": (
         "gateway.commands.rules:rules",
         "See what rules decided about calls, and would have in shadow.",

@@ -18,6 +18,7 @@ from gateway.stages.approval import ApprovalStage, is_gated
 from gateway.stages.breaker import BreakerStage
 from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
+from gateway.stages.hold import HoldStage
 from gateway.stages.idempotency import IdempotencyStage
 from gateway.stages.journal import JournalStage
 from gateway.stages.outbox import OutboxStage
@@ -60,6 +61,7 @@ class Stages:
     telemetry: TelemetryStage
     recovery: RecoveryStage
     quarantine: QuarantineStage
+    hold: HoldStage
     policy: PolicyStage
     idempotency: IdempotencyStage
     saga: SagaStage
@@ -86,6 +88,7 @@ class Stages:
                 (self.idempotency, _always),  # before the saga: a repeat is not a new step and needs no new legality
                 # once the run is known: what is tainted stops, and no edge between artifacts is missed
                 (self.quarantine, QuarantineStage.concerns),
+                (self.hold, HoldStage.concerns),  # a claim without proof stops here, with nothing spent on it
                 # before the queue: an illegal step never waits; after all attempts: one outcome, one record
                 (self.saga, _always),
                 (

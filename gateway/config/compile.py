@@ -7,10 +7,12 @@ reload leaves it, and the calls and breakers that belong to it, alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from typing import Final
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -37,11 +39,22 @@ from gateway.config.suspend import compile_suspension
 from gateway.config.template import SecretRef, compile_parts, secrets_in
 from gateway.core.admission import AdmissionSettings
 from gateway.core.breaker import BreakerSettings
+from gateway.core.claim import ClaimKey
+from gateway.core.credential import (
+    DEFAULT_TTL_S,
+    AwsSource,
+    ExecSource,
+    LeaseSource,
+    OAuthSource,
+    StaticSource,
+)
+from gateway.core.hold import ClaimNeedSettings, Trusted
 from gateway.core.manifest import (
     ApprovalPolicy,
     ApprovalSettings,
     ArtifactSettings,
     CompensatorSettings,
+    CredentialSettings,
     DomainSettings,
     GateSettings,
     LeaseSettings,
@@ -58,6 +71,7 @@ from gateway.core.mcp_tools import CALL, CallMatcher, target_of
 from gateway.core.retry import RetrySettings
 from gateway.core.routing import SAFE_METHODS, Matcher, Pattern, PatternError, parse_pattern
 from gateway.core.secret import Secret, SecretBox
+from gateway.core.sigv4 import AwsKey
 from gateway.core.tool import (
     Artifacts,
     Catalog,
@@ -156,6 +170,7 @@ class _Compiler:
                 self._problems.warn(secret.at(), f"secret `{shown(name)}` is not used", "remove it")
         box = {name: secret for name, secret in self._secrets.items() if secret is not None}
         raised = {name: sink for name, sink in sinks.items() if sink is not None}
+        claim_keys = self._claim_keys()
         suspensions = {
             name: compile_suspension(name, hook, self.secret, self._problems)
             for name, hook in self._loaded.suspend.items()
@@ -173,7 +188,35 @@ class _Compiler:
                 for name, gate in self._gates.items()
                 if gate.verify is not None and self._loaded.gates[name].settings.verify.clears  # type: ignore[union-attr]
             },
+            claim_keys,
         )
+
+    @property
+    def has_claim_keys(self) -> bool:
+        """Whether the manifest names a key for claims."""
+        return bool(self._loaded.names["claims"])
+
+    def _claim_keys(self) -> dict[str, Trusted]:
+        keys: dict[str, Trusted] = {}
+        signing = ""
+        for name, entry in self._loaded.claims.items():
+            settings = entry.settings
+            check_name("a key for claims", name, entry.at(), self._problems)
+            if settings.signs and signing:
+                self._problems.add(entry.at("signs"), f"`{signing}` signs already", "one key signs; all of them verify")
+            signing = name if settings.signs else signing
+            secret = self.constant(settings.secret, entry.at("secret"))
+            if secret is None:
+                continue
+            if len(secret.encode()) < 16:
+                if not self._source.is_offline:
+                    said = "a secret for claims has at least 16 bytes"
+                    self._problems.add(entry.at("secret"), said, "make a longer one")
+                    continue
+                secret = secret.ljust(16)
+            key = ClaimKey.of(name, secret.encode())
+            keys[name] = Trusted(key, settings.producers, round(settings.ttl * 1000), settings.signs)
+        return keys
 
     def _gate(self, name: str, entry: Entry[GateSettings]) -> Gate:
         settings = entry.settings
@@ -240,7 +283,8 @@ class _Compiler:
         effective = self._effective(name, entry, domains)
         if settings.idempotency is not None and not TOKEN.fullmatch(settings.idempotency.header):
             self._problems.add(entry.at("idempotency", "header"), "not a header name", "letters, digits and `-`")
-        credential = self._credential(entry)
+        credential, leases = self._credential(entry), self._leases(entry)
+        proof = leases or credential
         operations = _Operations(self, name, entry, effective.timeouts)
         declared = operations.compile()
         hosts = read_hosts(entry, self._problems)
@@ -255,7 +299,7 @@ class _Compiler:
         ruled = {
             one.rule.name: [one.settings, one.rule.asks] for one in self._rules if not one.tools or name in one.tools
         }
-        digest = self._digest(settings, effective, credential, environment, gated, asked, ruled)
+        digest = self._digest(settings, effective, _revealed(proof), environment, gated, asked, ruled)
         old = self._previous.tools.get(name)
         if old is not None and old.digest == digest and old.domain is effective.domain:
             return old
@@ -278,11 +322,12 @@ class _Compiler:
             operations={operation.name: operation for operation in every},
             idempotency=settings.idempotency,
             credential=credential,
+            leases=leases,
             is_strict=settings.strict,
             hosts=hosts,
             reach=settings.reach,
             recovery=settings.recovery,
-            breaker_key=self._breaker_key(upstream, credential),
+            breaker_key=self._breaker_key(upstream, _revealed(proof)),
             digest=digest,
             mcp=mcp,
         )
@@ -339,7 +384,7 @@ class _Compiler:
 
     def _credential(self, entry: Entry[ToolSettings]) -> tuple[bytes, bytes] | None:
         settings = entry.settings.credentials
-        if settings is None:
+        if settings is None or settings.value is None or settings.lease is not None:
             return None
         here = entry.at("credentials", "value")
         if not TOKEN.fullmatch(settings.header):
@@ -372,6 +417,69 @@ class _Compiler:
             self._problems.add(here, "a header holds no line breaks and no control characters", "check its quotes")
             return None
         return settings.header.encode("ascii"), value.strip().encode()
+
+    def _leases(self, entry: Entry[ToolSettings]) -> LeaseSource | None:
+        settings = entry.settings.credentials
+        if settings is None:
+            return None
+        at = partial(entry.at, "credentials")
+        ways = [name for name in ("value", "oauth", "aws", "exec") if getattr(settings, name) is not None]
+        if len(ways) != 1:
+            given = " and ".join(f"`{way}`" for way in ways) or "none"
+            self._problems.add(
+                at(), f"a credential comes in one way, and {given} is given", "use one of value, oauth, aws, exec"
+            )
+            return None
+        if ways == ["value"] and settings.lease is None:
+            return None
+        if entry.settings.mcp is not None and entry.settings.mcp.command:
+            self._problems.add(at(), "a program is given its credential in `mcp.environment`", "leases are for HTTP")
+            return None
+        if not TOKEN.fullmatch(settings.header):
+            self._problems.add(at("header"), "not a header name", "letters, digits and `-`")
+            return None
+        source = self._lease_source(settings, at)
+        ttl_s = DEFAULT_TTL_S if settings.lease is None else settings.lease
+        return None if source is None else LeaseSource(header=settings.header, ttl_s=ttl_s, source=source)
+
+    def _lease_source(
+        self, settings: CredentialSettings, at: Callable[..., Position]
+    ) -> StaticSource | OAuthSource | AwsSource | ExecSource | None:
+        def text(value: str | None, *path: str) -> str | None:
+            found = None if value is None else self.constant(value, at(*path))
+            if found is not None and not found.isprintable():
+                self._problems.add(
+                    at(*path), "a secret holds no line breaks and no control characters", "check its quotes"
+                )
+            return found
+
+        if settings.value is not None:
+            value = text(settings.value, "value")
+            return None if value is None else StaticSource(value)
+        if (oauth := settings.oauth) is not None:
+            for name in ("token_url", "revoke_url"):
+                url = getattr(oauth, name)
+                if url is not None and urlsplit(url).scheme not in ("http", "https"):
+                    self._problems.add(
+                        at("oauth", name), f"`{name}` is not a URL", "as in `https://id.example.com/token`"
+                    )
+            if (oauth.grant == "token_exchange") is not (oauth.subject_token is not None):
+                self._problems.add(
+                    at("oauth"), "`subject_token` is what `grant: token_exchange` trades", "give both or neither"
+                )
+            client = text(oauth.client_secret, "oauth", "client_secret")
+            return OAuthSource(oauth, client or "", text(oauth.subject_token, "oauth", "subject_token"))
+        if (aws := settings.aws) is not None:
+            key = text(aws.access_key, "aws", "access_key") or ""
+            secret = text(aws.secret_key, "aws", "secret_key") or ""
+            return AwsSource(
+                aws.service, aws.region, AwsKey(key, secret, text(aws.session_token, "aws", "session_token"))
+            )
+        assert settings.exec is not None
+        environment = [
+            (name, text(value, "exec", "environment", name) or "") for name, value in settings.exec.environment.items()
+        ]
+        return ExecSource(settings.exec, tuple(environment))
 
     def secret(self, name: str, used_at: Position) -> Secret | None:
         """Return a secret that is used at a place, or None after reporting it once."""
@@ -474,10 +582,18 @@ class _Compiler:
         sinks = {name: sink.settings for name, sink in self._loaded.incidents.items()}
         hooks = {name: hook.settings for name, hook in self._loaded.suspend.items()}
         rules = {name: rule.settings for name, rule in self._loaded.rules.items()}
-        return self._digest({name: tool.digest for name, tool in tools.items()}, domains, secrets, sinks, hooks, rules)
+        keys = {name: key.settings for name, key in self._loaded.claims.items()}
+        return self._digest(
+            {name: tool.digest for name, tool in tools.items()}, domains, secrets, sinks, hooks, rules, keys
+        )
 
-    def _breaker_key(self, upstream: Upstream, credential: tuple[bytes, bytes] | None) -> str:
+    def _breaker_key(self, upstream: Upstream, credential: object) -> str:
         return upstream.origin if credential is None else f"{upstream.origin}#{self._digest(credential)[:16]}"
+
+
+def _revealed(proof: LeaseSource | tuple[bytes, bytes] | None) -> object:
+    """Everything about a credential, secrets included, for digests only."""
+    return proof if proof is None or isinstance(proof, tuple) else asdict(proof)
 
 
 def _plain(value: object) -> object:
@@ -599,6 +715,7 @@ class _Operations:
             description=settings.description,
             input=settings.input if isinstance(settings.input, dict) else None,
             artifacts=self._artifacts(settings.artifacts, (*at, "artifacts")),
+            claim=self._claim(settings.claim, (*at, "claim")),
         )
         return self._compiler.ruled(self._tool, operation, "")[0]
 
@@ -608,6 +725,13 @@ class _Operations:
         until = self._compiler.value(settings.until, self._entry.at(*at, "until"))
         name = self._compiler.value(settings.name, self._entry.at(*at, "name"))
         return Lease(settings.ttl, until, name)
+
+    def _claim(self, settings: ClaimNeedSettings | None, at: tuple[str, ...]) -> ClaimNeedSettings | None:
+        if settings is not None and not self._compiler.has_claim_keys:
+            self._problems.add(
+                self._entry.at(*at), "a claim is needed, and no key of `claims` could prove one", "add a key"
+            )
+        return settings
 
     def _artifacts(self, settings: ArtifactSettings | None, at: tuple[str, ...]) -> Artifacts | None:
         if settings is None:

@@ -44,7 +44,7 @@ class SecretSource:
     ) -> None:
         self._folder = folder
         self._environ = environ
-        self._is_offline = is_offline
+        self.is_offline = is_offline
         self._files = files
 
     def read(self, name: str, entry: Entry[SecretSettings] | None) -> Secret:
@@ -53,7 +53,7 @@ class SecretSource:
         Raises:
             SecretProblem: it is missing, empty, or cannot stand in a header.
         """
-        if self._is_offline:
+        if self.is_offline:
             return Secret(f"secret-{name}")
         text = self._text(name, entry)
         text = text.removesuffix("\n").removesuffix("\r")

@@ -1,4 +1,4 @@
-"""What is contained: which runs and agents are quarantined, and which artifacts are marked because of it.
+"""What is contained: runs and agents that are quarantined, artifacts marked because of it, claims held for want of proof.
 
 It is the fold of one stream of records beside those of the runs, because the order of touches over all runs is what taint
 follows, and because a run that is long over can still be found to be bad. A `QuarantineSet` record is the tombstone: sealed
@@ -18,6 +18,7 @@ from typing import Any, Final, assert_never
 import orjson
 
 from gateway.core.codes import Code
+from gateway.core.hold import ClaimAccepted, ClaimHeld, ClaimReleased, Claims, EpochBegan
 from gateway.core.outcome import Refusal
 from gateway.core.taint import Artifact, Edge, Lineage, Taint
 
@@ -141,7 +142,16 @@ class ArtifactCleared:
 
 
 ContainmentRecord = (
-    ArtifactsTouched | TouchSettled | QuarantineSet | QuarantineMeasured | QuarantineLifted | ArtifactCleared
+    ArtifactsTouched
+    | TouchSettled
+    | QuarantineSet
+    | QuarantineMeasured
+    | QuarantineLifted
+    | ArtifactCleared
+    | EpochBegan
+    | ClaimAccepted
+    | ClaimHeld
+    | ClaimReleased
 )
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in ContainmentRecord.__args__}
@@ -202,6 +212,7 @@ class Containment:
         version: records folded so far.
         runs, agents: what is quarantined, with the names of the quarantines in force.
         lineage: artifacts and their marks.
+        claims: what other agents say, and what is held for want of proof.
     """
 
     version: int = 0
@@ -209,6 +220,7 @@ class Containment:
     runs: dict[str, list[str]] = field(default_factory=dict)
     agents: dict[str, list[str]] = field(default_factory=dict)
     lineage: Lineage = field(default_factory=Lineage)
+    claims: Claims = field(default_factory=Claims)
 
     def holds(self, run: str, agent: str) -> str | None:
         """Return the quarantine that a run or its agent is under, or None."""
@@ -238,6 +250,8 @@ def apply(state: Containment, record: ContainmentRecord, at: int) -> None:
                 known.measures[record.measure] = record
         case QuarantineLifted():
             _lifted(state, record, at)
+        case EpochBegan() | ClaimAccepted() | ClaimHeld() | ClaimReleased():
+            state.claims.fold(record, at)
         case ArtifactCleared():
             if record.artifact in state.lineage.artifacts:
                 state.lineage.clear(record.artifact, record.by)

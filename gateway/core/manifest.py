@@ -15,6 +15,8 @@ from annotated_types import Ge, Gt, Le, MinLen
 
 from gateway.core.admission import AdmissionSettings
 from gateway.core.breaker import BreakerSettings
+from gateway.core.credential import AwsSettings, ExecSettings, OAuthSettings
+from gateway.core.hold import ClaimNeedSettings, ClaimSettings
 from gateway.core.policy import RuleSettings
 from gateway.core.reach import Reach
 from gateway.core.recovery import RecoverySettings
@@ -138,10 +140,20 @@ class IdempotencySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialSettings:
-    """The tool's own credential, put on each request by the gateway; the agent never sees it."""
+    """The tool's own credential, put on each request by the gateway; the agent never sees it. One of `value`, `oauth`, `aws`
+    and `exec`; all but a plain `value` are leased to each run apart."""
 
     header: Annotated[str, MinLen(1), Doc("Header that carries the credential.")] = "Authorization"
-    value: Annotated[str, TEMPLATE, Doc("Its value; `${secret:NAME}` is replaced by the secret.")]
+    value: Annotated[str | None, TEMPLATE, Doc("Its value; `${secret:NAME}` is replaced by the secret.")] = None
+    oauth: Annotated[OAuthSettings | None, Doc("A token of an OAuth 2 server.")] = None
+    aws: Annotated[AwsSettings | None, Doc("A signature of each request.")] = None
+    exec: Annotated[ExecSettings | None, Doc("What a program prints.")] = None
+    lease: Annotated[
+        float | None,
+        SECONDS,
+        Gt(0),
+        Doc("A lease lasts no longer; with `value` it makes that a lease, too. Default 15m."),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,6 +363,9 @@ class OperationSettings:
     ] = PivotMode.SEND
     lease: Annotated[LeaseSettings | None, Doc("For how long what it gives is good.")] = None
     leak: Annotated[LeakSettings | None, Doc("What it costs until it is undone.")] = None
+    claim: Annotated[ClaimNeedSettings | None, Doc("It needs a proven claim of another agent (`Seawall-Claim`).")] = (
+        None
+    )
     artifacts: Annotated[ArtifactSettings | None, Doc("What it reads and writes, by name.")] = None
     idempotent: Annotated[bool, Doc("Repeating it changes nothing more; legal after the pivot.")] = False
     fails_cleanly: Annotated[bool, Doc("A 5xx answer means that nothing happened.")] = False
@@ -430,6 +445,9 @@ class Manifest:
     gates: Annotated[Mapping[str, GateSettings], Doc("What must hold before a call.")] = field(default_factory=dict)
     incidents: Annotated[Mapping[str, SinkSettings], Doc("Where incidents are raised.")] = field(default_factory=dict)
     suspend: Annotated[Mapping[str, SuspendSettings], Doc("How quarantined agents are stopped.")] = field(
+        default_factory=dict
+    )
+    claims: Annotated[Mapping[str, ClaimSettings], Doc("Keys by which agents prove what they say.")] = field(
         default_factory=dict
     )
     rules: Annotated[Mapping[str, RuleSettings], Doc("What is asked about calls before anything is spent.")] = field(

@@ -28,6 +28,8 @@ __all__ = [
     "CompensationSkipped",
     "GatePassed",
     "IncidentAcknowledged",
+    "LeaseEnded",
+    "LeaseTaken",
     "NoticesDelivered",
     "PlanAdopted",
     "PolicyObserved",
@@ -284,6 +286,25 @@ class PolicyObserved:
     in shadow, how many]."""
 
     decisions: list[tuple[str, str, str, bool, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTaken:
+    """The run has a credential for a tool, until then at the latest (UTC milliseconds). Its secret is written nowhere."""
+
+    lease: str
+    tool: str
+    kind: str
+    until: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseEnded:
+    """The credential is good for nothing any more."""
+
+    lease: str
+    tool: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -563,6 +584,8 @@ Record = (
     | ReadsObserved
     | RefusalsObserved
     | PolicyObserved
+    | LeaseTaken
+    | LeaseEnded
     | UnwindingStarted
     | SavepointTaken
     | TrajectoryRewound

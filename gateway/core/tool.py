@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from gateway.core.admission import AdmissionSettings
 from gateway.core.authority import HostPattern
 from gateway.core.breaker import BreakerSettings
+from gateway.core.credential import LeaseSource
 from gateway.core.expression import Environment, Expression
+from gateway.core.hold import ClaimNeedSettings, Trusted
 from gateway.core.manifest import (
     ApprovalPolicy,
     ApprovalSettings,
@@ -204,6 +206,7 @@ class Operation:
     input: Mapping[str, object] | None = None
     rules: tuple[Rule, ...] = ()
     artifacts: Artifacts | None = None
+    claim: ClaimNeedSettings | None = None
 
     is_read: bool = field(init=False)
     """Whether calls have no effect. Kept, since every stage asks."""
@@ -280,6 +283,7 @@ class ToolSpec:
             `AmbiguousPath`.
         operations: those declared, and the two that stand for all undeclared calls (`is_declared` False).
         credential: header name and value to set on each request; the value is a secret and never printed.
+        leases: how each run has a credential of its own instead.
         hosts: further hosts by which a forward proxy's clients mean it, beside the upstream's own.
         reach: what kind of addresses the upstream's name may lead to.
         breaker_key: names the origin and credential that share one breaker, without revealing the credential.
@@ -296,6 +300,7 @@ class ToolSpec:
     operations: Mapping[str, Operation]
     idempotency: IdempotencySettings | None = None
     credential: tuple[bytes, bytes] | None = field(default=None, repr=False)
+    leases: LeaseSource | None = None
     is_strict: bool = False
     hosts: tuple[HostPattern, ...] = ()
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
@@ -325,3 +330,4 @@ class Catalog:
     stranger_rules: tuple[Rule, ...] = ()
     suspensions: Mapping[str, Suspension] = field(default_factory=dict)
     clearers: Mapping[str, Verifier] = field(default_factory=dict)
+    claim_keys: Mapping[str, Trusted] = field(default_factory=dict, repr=False)

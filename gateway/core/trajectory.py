@@ -23,6 +23,8 @@ from gateway.core.records import (
     CompensationSkipped,
     GatePassed,
     IncidentAcknowledged,
+    LeaseEnded,
+    LeaseTaken,
     NoticesDelivered,
     PlanAdopted,
     PolicyObserved,
@@ -404,7 +406,7 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             state.reads += len(record.reads)
         case RefusalsObserved():
             state.refusals += sum(count for *_, count in record.refusals)
-        case PolicyObserved():
+        case PolicyObserved() | LeaseTaken() | LeaseEnded():
             pass  # for the audit
         case UnwindingStarted():
             is_widened = state.phase is Phase.COMPENSATING and state.rewinding is not None and record.savepoint is None

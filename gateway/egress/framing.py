@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from gateway.core.headers import OURS_IN_REQUESTS, Sieve, field_lines, request_head
 from gateway.core.message import Request
+from gateway.core.sigv4 import SIGNED_BY_US
 from gateway.core.tool import ToolSpec
 
 __all__ = ["ToolLines", "never_passed", "request_bytes", "tool_lines"]
@@ -40,7 +41,10 @@ def tool_lines(tool: ToolSpec) -> ToolLines:
 
 def never_passed(tool: ToolSpec) -> frozenset[bytes]:
     """Return the names, in lower case, of the fields that no request may bring along to the tool."""
-    credential = tool.credential
+    credential, leases = tool.credential, tool.leases
+    if leases is not None:
+        signed = SIGNED_BY_US if leases.kind == "aws" else frozenset({leases.header.lower().encode("ascii")})
+        return OURS_IN_REQUESTS | signed
     return OURS_IN_REQUESTS | {credential[0].lower()} if credential else OURS_IN_REQUESTS
 
 

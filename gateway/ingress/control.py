@@ -24,6 +24,7 @@ from gateway.core.approval import ApprovalState, Verdict
 from gateway.core.outcome import Refusal
 from gateway.core.problem import problem
 from gateway.core.trajectory import Phase
+from gateway.ingress.claims import Claims
 from gateway.ingress.containment import Containments
 from gateway.ingress.desk import Desk
 from gateway.ingress.guard import proven, who
@@ -71,6 +72,8 @@ _ROUTES: dict[str, tuple[str, str, str]] = {
         "POST", "/api/v1/artifacts/clear",
         "Clear an artifact, by one's own word or a declared verifier's. Body: {artifact, principal, reason, verifier?}."),
     "graph": ("GET", "/api/v1/trajectories/{id}/taint", "What a run read and made, and what was made from that."),
+    "holds": ("GET", "/api/v1/holds", "What is held for want of proof. Query: all=true for all that ever was."),
+    "release_hold": ("POST", "/api/v1/holds/{id}/release", "Let it go without proof. Body: {principal, reason}."),
     "breakers": ("GET", "/api/v1/breakers", "Every breaker: state, window, cooldown."),
     "domains": ("GET", "/api/v1/domains", "Every domain: slots, queue."),
     "rules": ("GET", "/api/v1/rules", "How often each rule decided, or would have in shadow."),
@@ -101,11 +104,13 @@ class Control:
         statistics: Mapping[str, Statistics],
         listings: Listings,
         containment: Containments,
+        claims: Claims,
         guard: Middleware | None = None,
     ) -> None:
         """`readiness` returns why calls are not welcome, or None. `statistics`: breakers, domains, manifest, status.
         `guard` asks who it is; without one nobody is asked."""
         self.containment = containment
+        self.claims = claims
         self.listings = listings
         self.runs = runs
         self.desk = desk
@@ -291,6 +296,14 @@ class Control:
             lambda d: self.containment.clear(d.text("artifact") or "", d.text("verifier"), d.principal, d.reason),
         )
 
+    async def holds(self, request: web.Request) -> web.Response:
+        """List what is held."""
+        return _answer(self.claims.holds(is_all=request.query.get("all") == "true"))
+
+    async def release_hold(self, request: web.Request) -> web.Response:
+        """Let something go without proof."""
+        return await self._decided(request, lambda d: self.claims.release(_id(request), d.principal, d.reason))
+
     async def graph(self, request: web.Request) -> web.Response:
         """Show a run's part of the graph."""
         return _answer(self.containment.graph(_id(request)))
@@ -357,6 +370,8 @@ def control_app(control: Control) -> web.Application:
         "artifacts": control.artifacts,
         "clear": control.clear,
         "graph": control.graph,
+        "holds": control.holds,
+        "release_hold": control.release_hold,
         "tools": control.tools,
         "accept": control.accept,
     }

@@ -36,7 +36,9 @@ class ContainmentLog:
         epoch: how often the stream was opened by a gateway that touched artifacts; grows with each start.
     """
 
-    def __init__(self, journal: Journal, clock: Clock, telemetry: Telemetry) -> None:
+    def __init__(self, journal: Journal, clock: Clock, telemetry: Telemetry, name: str = "seawall") -> None:
+        """`name` is what this gateway is called in claims."""
+        self.name = name
         self.state = Containment()
         self.epoch = 1
         self._journal = journal

@@ -128,6 +128,7 @@ class Trajectories:
         self._decisions: dict[str, Counter[tuple[str, str, str, bool]]] = {}
         self._attentive: set[str] = set()
         self.on_unwinding: Callable[[], None] = lambda: None
+        self.on_phase: Callable[[str, Phase], None] = lambda name, phase: None
         self.on_finalizing: Callable[[str], None] = lambda name: None
         self.on_notice: Callable[[], None] = lambda: None
 
@@ -348,6 +349,8 @@ class Trajectories:
         future.add_done_callback(partial(self._appended, run, records, lazy))
         if state.phase is not phase or before == 0 or state.is_open is not was_open:
             self._telemetry.trajectory_changed(state.id, state.phase.value, state.reason)
+            if state.phase is not phase:
+                self.on_phase(state.id, state.phase)
             if state.is_open:
                 self._file(run)
             else:

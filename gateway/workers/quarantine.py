@@ -124,9 +124,9 @@ class Quarantiner:
         waiting = self._start(Measure.SUSPEND, self.suspend(), subject, began)
         written = self._log.record(records)  # in force from here: nothing leaves, nothing tainted is touched
         self._measured(Measure.TAINT, subject, began, self._tainted(told.quarantine))
+        revoked = sum(one(subject) for one in self.revoke_here)
         cut = self._sever(subject)
         self._measured(Measure.SEVER, subject, began, f"{cut} cut")
-        revoked = sum(one(subject) for one in self.revoke_here)
         if self.revoke_outside and revoked:
             waiting += self._start(Measure.REVOKE, self.revoke_outside, subject, began)
         else:
