@@ -251,7 +251,7 @@ class Process:
         done = [s for s in steps if s.state.value in ("committed", "compensating", "compensated")]
         if not done:
             raise Violation(f"the agent has the result of {action.item}, and the disk does not")
-        if done[-1].tier is Tier.COMPENSABLE and done[-1].compensator is None:
+        if done[-1].tier is Tier.COMPENSABLE and done[-1].compensator is None and not state.is_past_pivot:
             raise Violation(f"the agent has the result of {action.item}, and its compensator is not on the disk")
 
     async def _abort(self, reason: str) -> None:
