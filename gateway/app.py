@@ -26,6 +26,7 @@ from gateway.config.tokens import TokenFile, TokenFileError
 from gateway.config.watch import changes
 from gateway.core.authority import Authority as HostAuthority
 from gateway.core.forwarding import via
+from gateway.core.mcp_session import Client as McpClient
 from gateway.core.outcome import Refusal
 from gateway.core.server import Address, JournalBackend, ServerSettings
 from gateway.core.tokens import Tokens
@@ -35,7 +36,7 @@ from gateway.egress.client import ClientEgress
 from gateway.egress.direct import DirectEgress
 from gateway.egress.mcp import McpEgress
 from gateway.egress.spool import Spool
-from gateway.ingress.caller import Door
+from gateway.ingress.caller import Caller, Door
 from gateway.ingress.control import Control, control_app, health_app
 from gateway.ingress.desk import Desk
 from gateway.ingress.forward import Forward
@@ -49,6 +50,7 @@ from gateway.ingress.proxy import Proxy, ProxyLimits, refuse_request
 from gateway.ingress.runs import Runs
 from gateway.ingress.tunnel import TunnelDoor
 from gateway.ingress.unix import bind_unix
+from gateway.ingress.websocket import WebSockets
 from gateway.journal import Journal, JournalStats
 from gateway.journal.committer import CommitterSettings
 from gateway.journal.memory import MemoryJournal
@@ -160,6 +162,7 @@ class Gateway:
         self._build(salt, await self._journal.meta("mcp_key", bytes.fromhex(self._clock.token() + self._clock.token())))
         self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
         await self._listings.load()
+        await self._mcp.service.tasks.load()
         self._stages.recovery.restore(await self._journal.recall(REPAIRS))
         self._in_force(self._catalog)
         await self._serve_control()
@@ -170,6 +173,7 @@ class Gateway:
         self._resume()
         _log.info("recovered", extra={"event": "recovered", "open_runs": {kind.value: n for kind, n in runs.items()}})
         await self._serve_agents()
+        self._mcp.service.tasks.resume()
         self._spawn(self._janitor.run(), "janitor")
         self._spawn(self._escalator.run(), "escalator")
         self._spawn(self._notifier.run(), "notifier")
@@ -177,6 +181,7 @@ class Gateway:
         if self._keeper is not None:
             self._spawn(self._keeper.run(), "the journal's keeper")
         self._spawn(self._refresh(), "figures")
+        self._spawn(self._websockets.run(), "WebSockets")
         if self._token_file is not None:
             self._spawn(self._follow_tokens(self._token_file), "follow the tokens")
         if settings.watch:
@@ -247,11 +252,13 @@ class Gateway:
         """Take over what was issued and revoked. A file that cannot be used any more changes nothing."""
         while True:
             await self._clock.sleep(1.0)
+            self._cut_off()
             if not await asyncio.to_thread(file.has_changed):
                 continue
             try:
                 await asyncio.to_thread(file.read)
                 _log.info("tokens read", extra={"event": "tokens", "count": len(file.tokens.entries)})
+                self._cut_off()
             except TokenFileError as error:
                 _log.error("the tokens in force stay so", extra={"event": "tokens", "problem": str(error)})
 
@@ -339,11 +346,22 @@ class Gateway:
             ProxyLimits(body_memory=limits.memory, body_max=limits.body, in_flight=limits.in_flight),
             pseudonym,
             self._forward,
+            breaker.peek,
         )
+        self._websockets = WebSockets(clock)
+        self._proxy.carry = self._websockets.carry
         self._listings = Listings(self.catalog, self._egress, journal, clock)
         service = McpService(
-            self.catalog, self._egress, self._proxy.run, self._listings, self._trajectories, clock, self._approval
+            self.catalog,
+            self._egress,
+            self._proxy.run,
+            self._listings,
+            self._trajectories,
+            clock,
+            journal,
+            self._approval,
         )
+        service.tasks.is_known = self._is_known
         self._mcp = self._proxy.mcp = McpFront(
             service,
             self._spool,
@@ -412,6 +430,19 @@ class Gateway:
         self.listen = _url((address.host, port), address)
         self._forward.own = _own_authorities(address, port)
 
+    def _cut_off(self) -> None:
+        """Cut what is open under a token that was revoked or has expired: streams, tunnels, reads. Writes are finished."""
+        tokens = self._tokens()
+        if tokens is None:
+            return
+        at = self._clock.at()
+        if cut := self._front.cut(lambda entry: tokens.is_good(entry, at)):
+            _log.warning("connections of agents without a good token were cut", extra={"event": "cut", "count": cut})
+
+    def _is_known(self, client: McpClient) -> bool:
+        tokens = self._tokens()
+        return not client.is_proven or tokens is None or tokens.knows(client.agent, self._clock.at())
+
     # --- the manifest in force
 
     def catalog(self) -> Catalog:
@@ -440,6 +471,7 @@ class Gateway:
     def _in_force(self, catalog: Catalog) -> None:
         self._telemetry.manifest_loaded(catalog.tools)
         self._telemetry.redact(_secrets(catalog))
+        self._pipeline.reconfigure()
         self._stages.retry.reconfigure(catalog)
         self._stages.admission.reconfigure(catalog)
         self._stages.breaker.reconfigure(catalog)
@@ -454,8 +486,8 @@ class Gateway:
         """Serve one MCP server to one client over pipes, until the client closes its own."""
         await StdioFront(self._mcp, self._catalog.tools[tool], self._clock.token()).serve(reader, write)
 
-    async def _approval(self, identity: str, wait_s: float) -> Mapping[str, object] | Refusal:
-        shown = await self._runs.approval("GET", identity, wait_s)
+    async def _approval(self, identity: str, wait_s: float, caller: Caller) -> Mapping[str, object] | Refusal:
+        shown = await self._runs.approval("GET", identity, wait_s, caller)
         return shown if isinstance(shown, Refusal) else shown.view
 
     # --- figures
@@ -512,6 +544,7 @@ class Gateway:
             "open_trajectories": len(self._trajectories),
             **self._proxy.statistics(),
             **self._tunnels.statistics(),
+            **self._websockets.statistics(),
             **self._mcp.statistics(),
             **self._unwinder.statistics(),
             **self._finalizer.statistics(),
@@ -530,8 +563,10 @@ class Gateway:
         """Drain and stop. Calls in flight have `settings.drain` seconds; what is left then is in doubt."""
         self._not_ready = "shutting down"
         self._proxy.is_admitting = False
+        self._mcp.service.tasks.pause()
         self._front.stop_accepting()
         self._tunnels.drain()
+        self._websockets.drain()
         began = self._clock.now()
         await self._front.wait_idle(self.settings.drain)
         cut = await self._proxy.drain(max(0.0, self.settings.drain - (self._clock.now() - began)))

@@ -6,18 +6,18 @@ Nothing of aiohttp crosses this seam, so the wire can be replaced without touchi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+import asyncio
+from collections.abc import Awaitable
+from typing import NamedTuple, Protocol
 
 from gateway.core.fault import Broken
 from gateway.core.message import Reply, Request
 from gateway.core.tool import ToolSpec
 
-__all__ = ["Egress", "StreamBroken", "Timings"]
+__all__ = ["Egress", "StreamBroken", "Switched", "Timings"]
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
+class Timings(NamedTuple):
     """Bounds on one attempt, in seconds. `total_s` bounds a captured exchange as a whole and a streamed one to its head."""
 
     connect_s: float
@@ -26,10 +26,21 @@ class Timings:
     total_s: float
 
 
+class Switched(Protocol):
+    """A connection to a tool on which HTTP is over (`Reply.switched`)."""
+
+    def hand_over(self) -> tuple[asyncio.Transport, bytes]:
+        """Return the transport, paused, and what has come behind the answer's head; for who sets a protocol of its own.
+
+        Raises:
+            ConnectionError: it has ended.
+        """
+
+
 class Egress(Protocol):
     """Something that can send a request to a tool."""
 
-    async def send(self, tool: ToolSpec, request: Request, timings: Timings) -> Reply | Broken:
+    def send(self, tool: ToolSpec, request: Request, timings: Timings) -> Awaitable[Reply | Broken]:
         """Send exactly once; never repeat, never follow a redirect, never decode a body.
 
         Adds Host, framing and the tool's credential; drops hop-by-hop fields both ways. With `request.capture_answer`
