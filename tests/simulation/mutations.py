@@ -86,16 +86,20 @@ def _outcome_not_awaited() -> AbstractContextManager[Any]:
 @mutation("the key of a step stays the same over restarts")
 def _new_keys() -> AbstractContextManager[Any]:
     count = itertools.count()
-    real = dispatch.Dispatch._for_writes
+    return _keyed_by(lambda: f"k{next(count)}")
 
-    def fresh(self: Any, call: Any, headers: Any) -> Any:
-        old, call.key = call.key, f"k{next(count)}"
+
+def _keyed_by(key: Callable[[], str | None]) -> AbstractContextManager[Any]:
+    real = dispatch.Dispatch._request
+
+    def fresh(self: Any, call: Any) -> Any:
+        old, call.key = call.key, key()
         try:
-            return real(self, call, headers)
+            return real(self, call)
         finally:
             call.key = old
 
-    return _patch(dispatch.Dispatch, "_for_writes", fresh)
+    return _patch(dispatch.Dispatch, "_request", fresh)
 
 
 @mutation("a compensator has one key for all its attempts")
@@ -106,7 +110,7 @@ def _new_undo_keys() -> AbstractContextManager[Any]:
 
 @mutation("the key is sent")
 def _no_key() -> AbstractContextManager[Any]:
-    return _patch(dispatch.Dispatch, "_for_writes", lambda self, call, headers: headers)
+    return _keyed_by(lambda: None)
 
 
 @mutation("unwinding is last in, first out")
