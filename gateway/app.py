@@ -26,6 +26,7 @@ from gateway.config.tokens import TokenFile, TokenFileError
 from gateway.config.watch import changes
 from gateway.core.authority import Authority as HostAuthority
 from gateway.core.forwarding import via
+from gateway.core.mcp_session import Client as McpClient
 from gateway.core.outcome import Refusal
 from gateway.core.server import Address, JournalBackend, ServerSettings
 from gateway.core.tokens import Tokens
@@ -35,7 +36,7 @@ from gateway.egress.client import ClientEgress
 from gateway.egress.direct import DirectEgress
 from gateway.egress.mcp import McpEgress
 from gateway.egress.spool import Spool
-from gateway.ingress.caller import Door
+from gateway.ingress.caller import Caller, Door
 from gateway.ingress.control import Control, control_app, health_app
 from gateway.ingress.desk import Desk
 from gateway.ingress.forward import Forward
@@ -160,14 +161,18 @@ class Gateway:
         self._build(salt, await self._journal.meta("mcp_key", bytes.fromhex(self._clock.token() + self._clock.token())))
         self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
         await self._listings.load()
+        await self._mcp.service.tasks.load()
         self._stages.recovery.restore(await self._journal.recall(REPAIRS))
         self._in_force(self._catalog)
         await self._serve_control()
         runs = await recover(self._trajectories, self._catalog)
-        self._unwinder.run_once()
-        self._finalizer.run_once()
+        # Only now: what is left to do in a run may begin when every run is classified, and none that drifted is touched.
+        self._trajectories.on_unwinding = self._wake_unwinder
+        self._trajectories.on_finalizing = self._wake_finalizer
+        self._resume()
         _log.info("recovered", extra={"event": "recovered", "open_runs": {kind.value: n for kind, n in runs.items()}})
         await self._serve_agents()
+        self._mcp.service.tasks.resume()
         self._spawn(self._janitor.run(), "janitor")
         self._spawn(self._escalator.run(), "escalator")
         self._spawn(self._notifier.run(), "notifier")
@@ -245,11 +250,13 @@ class Gateway:
         """Take over what was issued and revoked. A file that cannot be used any more changes nothing."""
         while True:
             await self._clock.sleep(1.0)
+            self._cut_off()
             if not await asyncio.to_thread(file.has_changed):
                 continue
             try:
                 await asyncio.to_thread(file.read)
                 _log.info("tokens read", extra={"event": "tokens", "count": len(file.tokens.entries)})
+                self._cut_off()
             except TokenFileError as error:
                 _log.error("the tokens in force stay so", extra={"event": "tokens", "problem": str(error)})
 
@@ -301,12 +308,10 @@ class Gateway:
             Patience(elapsed_s=settings.runs.unwind),
         )
         self._exit.push_async_callback(self._unwinder.close)
-        self._trajectories.on_unwinding = self._wake_unwinder
         self._finalizer = Finalizer(
             self._trajectories, pipeline, self.catalog, clock, telemetry, Patience(elapsed_s=settings.runs.finalize)
         )
         self._exit.push_async_callback(self._finalizer.close)
-        self._trajectories.on_finalizing = self._wake_finalizer
         self._notices = ClientEgress(self._spool, answer_limit=1 << 20)
         self._exit.push_async_callback(self._notices.close)
         self._notifier = Notifier(
@@ -342,8 +347,16 @@ class Gateway:
         )
         self._listings = Listings(self.catalog, self._egress, journal, clock)
         service = McpService(
-            self.catalog, self._egress, self._proxy.run, self._listings, self._trajectories, clock, self._approval
+            self.catalog,
+            self._egress,
+            self._proxy.run,
+            self._listings,
+            self._trajectories,
+            clock,
+            journal,
+            self._approval,
         )
+        service.tasks.is_known = self._is_known
         self._mcp = self._proxy.mcp = McpFront(
             service,
             self._spool,
@@ -412,6 +425,19 @@ class Gateway:
         self.listen = _url((address.host, port), address)
         self._forward.own = _own_authorities(address, port)
 
+    def _cut_off(self) -> None:
+        """Cut what is open under a token that was revoked or has expired: streams, tunnels, reads. Writes are finished."""
+        tokens = self._tokens()
+        if tokens is None:
+            return
+        at = self._clock.at()
+        if cut := self._front.cut(lambda entry: tokens.is_good(entry, at)):
+            _log.warning("connections of agents without a good token were cut", extra={"event": "cut", "count": cut})
+
+    def _is_known(self, client: McpClient) -> bool:
+        tokens = self._tokens()
+        return not client.is_proven or tokens is None or tokens.knows(client.agent, self._clock.at())
+
     # --- the manifest in force
 
     def catalog(self) -> Catalog:
@@ -440,6 +466,7 @@ class Gateway:
     def _in_force(self, catalog: Catalog) -> None:
         self._telemetry.manifest_loaded(catalog.tools)
         self._telemetry.redact(_secrets(catalog))
+        self._pipeline.reconfigure()
         self._stages.retry.reconfigure(catalog)
         self._stages.admission.reconfigure(catalog)
         self._stages.breaker.reconfigure(catalog)
@@ -454,8 +481,8 @@ class Gateway:
         """Serve one MCP server to one client over pipes, until the client closes its own."""
         await StdioFront(self._mcp, self._catalog.tools[tool], self._clock.token()).serve(reader, write)
 
-    async def _approval(self, identity: str, wait_s: float) -> Mapping[str, object] | Refusal:
-        shown = await self._runs.approval("GET", identity, wait_s)
+    async def _approval(self, identity: str, wait_s: float, caller: Caller) -> Mapping[str, object] | Refusal:
+        shown = await self._runs.approval("GET", identity, wait_s, caller)
         return shown if isinstance(shown, Refusal) else shown.view
 
     # --- figures
@@ -530,6 +557,7 @@ class Gateway:
         """Drain and stop. Calls in flight have `settings.drain` seconds; what is left then is in doubt."""
         self._not_ready = "shutting down"
         self._proxy.is_admitting = False
+        self._mcp.service.tasks.pause()
         self._front.stop_accepting()
         self._tunnels.drain()
         began = self._clock.now()

@@ -52,6 +52,7 @@ from gateway.core.manifest import (
     VerifySettings,
 )
 from gateway.core.mcp_tools import CALL, CallMatcher, target_of
+from gateway.core.openapi import Document
 from gateway.core.retry import RetrySettings
 from gateway.core.routing import SAFE_METHODS, Matcher, Pattern, PatternError, parse_pattern
 from gateway.core.secret import Secret, SecretBox
@@ -225,7 +226,9 @@ class _Compiler:
         gated = [[one.approval, one.approved_by, [gate.name for gate in one.gates]] for one in guarded]
         asked = {gate.name: self._loaded.gates[gate.name].settings for one in guarded for gate in one.gates}
         environment = None if mcp is None else mcp.environment
-        digest = self._digest(settings, effective, credential, environment, gated, asked)
+        document = self._loaded.documents.get(name)
+        read_from = None if document is None else document[0].hex()
+        digest = self._digest(settings, effective, credential, environment, gated, asked, read_from)
         old = self._previous.tools.get(name)
         if old is not None and old.digest == digest and old.domain is effective.domain:
             return old
@@ -264,6 +267,11 @@ class _Compiler:
             for name, text in settings.environment.items()
         ]
         return McpUpstream(settings.command, tuple(environment), settings.folder, settings.protocol, settings.inherit)
+
+    def document(self, tool: str) -> Document | None:
+        """Return a tool's OpenAPI document."""
+        found = self._loaded.documents.get(tool)
+        return None if found is None else found[1]
 
     def constant(self, text: str, position: Position) -> str | None:
         """Return a text with its secrets in place, or None after reporting what else it holds."""
@@ -504,10 +512,25 @@ class _Operations:
             at = ("operations", name)
             self._check(name, settings, at)
             pattern = self._pattern(name, settings, at)
-            operation = self._operation(name, settings, at)
+            operation = self._described(self._operation(name, settings, at), at, is_readable=pattern is not None)
             if pattern is not None:
                 compiled.append((pattern, operation, _reason(operation)))
         return compiled
+
+    def _described(self, operation: Operation, at: tuple[str, ...], *, is_readable: bool) -> Operation:
+        """Add what the tool's OpenAPI document says; the manifest's own words win."""
+        found = self._compiler.document(self._tool)
+        if found is None or not is_readable:
+            return operation
+        told = found.find(operation.source)
+        if told is None:
+            here, name = self._entry.at(*at, "match"), shown(self._entry.settings.openapi or "")
+            self._problems.warn(here, f"`{name}` does not describe it", "so models see what `match` and `input` say")
+            return operation
+        description = told.description if operation.description is None else operation.description
+        if operation.input is not None:
+            return replace(operation, description=description, form=told.form)
+        return replace(operation, description=description, input=told.schema, form=told.form)
 
     def _check(self, name: str, settings: OperationSettings, at: tuple[str, ...]) -> None:
         check_name("an operation", name, self._entry.at(*at), self._problems)

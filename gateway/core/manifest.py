@@ -301,9 +301,12 @@ class OperationSettings:
     description: Annotated[
         str | None, Doc("What it does, for models; of an HTTP operation offered as an MCP tool.")
     ] = None
-    input: Annotated[object, Doc("JSON Schema of the arguments it takes as an MCP tool; else made from `match`.")] = (
-        None
-    )
+    input: Annotated[
+        object,
+        Doc(
+            "JSON Schema of the arguments it takes as an MCP tool; else of the tool's `openapi`, else made from `match`."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,6 +346,11 @@ class ToolSettings:
         Doc("Further hosts that mean it where the gateway is a proxy: `host`, `host:port`, `*.domain`."),
     ] = ()
     strict: Annotated[bool, Doc("Refuse writes that no operation declares.")] = False
+    openapi: Annotated[
+        str | None,
+        MinLen(1),
+        Doc("File with its OpenAPI document, beside the manifest: what its operations take and do as MCP tools."),
+    ] = None
     reach: Annotated[
         Reach,
         Doc(

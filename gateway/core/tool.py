@@ -27,10 +27,12 @@ from gateway.core.reach import Reach
 from gateway.core.recovery import RecoverySettings
 from gateway.core.retry import RetrySettings
 from gateway.core.secret import SecretBox
+from gateway.core.value import frozen
 
 __all__ = [
     "AmbiguousPath",
     "BoundRequest",
+    "CallForm",
     "Catalog",
     "Compensator",
     "Domain",
@@ -52,7 +54,7 @@ class AmbiguousPath(ValueError):
     """The tool's server may read the path otherwise than we do: refuse the call (`ERR_INVALID_ARGUMENTS`)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class BoundRequest:
     """A request with every value filled in; what the journal keeps of a compensator.
 
@@ -145,6 +147,26 @@ class Sink:
     secret: str | None = field(default=None, repr=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallForm:
+    """Where the arguments of an HTTP operation go that is offered as an MCP tool; those not named here go into the body
+    of a POST, PUT or PATCH, and else into the query.
+
+    Attributes:
+        query: arguments that go into the query whatever the method.
+        joined: of these, lists that are one value with commas.
+        headers: header names by argument.
+        body: the argument that is the whole body.
+        is_form: the body is a form and no JSON.
+    """
+
+    query: frozenset[str] = frozenset()
+    joined: frozenset[str] = frozenset()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: str | None = None
+    is_form: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Operation:
     """One thing a tool can do. `is_declared` is False for those made up for undeclared calls."""
@@ -168,11 +190,13 @@ class Operation:
     journal: JournalMode = JournalMode.STRICT
     description: str | None = None
     input: Mapping[str, object] | None = None
+    form: CallForm | None = None
 
-    @property
-    def is_read(self) -> bool:
-        """Whether calls have no effect."""
-        return self.tier is Tier.READ
+    is_read: bool = field(init=False)
+    """Whether calls have no effect. Kept, since every stage asks."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_read", self.tier is Tier.READ)
 
     @property
     def is_undoable(self) -> bool:
@@ -180,7 +204,7 @@ class Operation:
         return self.compensator is not None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Match:
     """Which operation a call is, the values of the template's segments, and why, in one sentence for `explain`."""
 

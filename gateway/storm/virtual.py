@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gateway.core.call import Call, Handler
 from gateway.core.fault import Broken, Fault
@@ -101,7 +101,7 @@ class _Wire:
             target = self._world.tool(name)
             if smear_s := target.smear_s():
                 await pause(smear_s)
-                timings = replace(timings, first_byte_s=max(0.0, timings.first_byte_s - smear_s))
+                timings = timings._replace(first_byte_s=max(0.0, timings.first_byte_s - smear_s))
             now = self._loop.now
             self._note(now, name, number, target.queued(now), self._trials[name] if is_trial else 0)
             takes_s, answer = self._world.answer(target, now, timings)

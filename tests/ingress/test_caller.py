@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from gateway.core.codes import Code
-from gateway.core.message import BytesBody, Headers
+from gateway.core.message import BytesBody, Headers, first_header
 from gateway.core.outcome import Refusal
 from gateway.core.tokens import Entry, Scope, Tokens, mint
 from gateway.ingress.caller import Caller, Door, caller_of
@@ -25,8 +25,15 @@ class Asked:
     method: str = "GET"
     target: bytes = b"/pay/x"
     peer: str = "127.0.0.1"
-    proven_agent: str | None = None
+    token: Entry | None = None
     seen: list[str] = field(default_factory=list)
+
+    def field(self, name: bytes) -> bytes | None:
+        return first_header(self.headers, name)
+
+    @property
+    def proven_agent(self) -> str | None:
+        return None if self.token is None else self.token.name
 
     def replace_headers(self, headers: Headers) -> None:
         self.headers = headers
@@ -49,7 +56,7 @@ def test_a_name_that_is_none_is_refused() -> None:
 
 
 def test_a_proven_name_wins() -> None:
-    asked = Asked(((b"Seawall-Agent", b"bob"),), proven_agent="ana")
+    asked = Asked(((b"Seawall-Agent", b"bob"),), token=issued()[1])
     assert caller_of(asked.as_request) == Caller("ana", is_proven=True)
 
 
