@@ -166,8 +166,10 @@ class Gateway:
         self._in_force(self._catalog)
         await self._serve_control()
         runs = await recover(self._trajectories, self._catalog)
-        self._unwinder.run_once()
-        self._finalizer.run_once()
+        # Only now: what is left to do in a run may begin when every run is classified, and none that drifted is touched.
+        self._trajectories.on_unwinding = self._wake_unwinder
+        self._trajectories.on_finalizing = self._wake_finalizer
+        self._resume()
         _log.info("recovered", extra={"event": "recovered", "open_runs": {kind.value: n for kind, n in runs.items()}})
         await self._serve_agents()
         self._mcp.service.tasks.resume()
@@ -306,12 +308,10 @@ class Gateway:
             Patience(elapsed_s=settings.runs.unwind),
         )
         self._exit.push_async_callback(self._unwinder.close)
-        self._trajectories.on_unwinding = self._wake_unwinder
         self._finalizer = Finalizer(
             self._trajectories, pipeline, self.catalog, clock, telemetry, Patience(elapsed_s=settings.runs.finalize)
         )
         self._exit.push_async_callback(self._finalizer.close)
-        self._trajectories.on_finalizing = self._wake_finalizer
         self._notices = ClientEgress(self._spool, answer_limit=1 << 20)
         self._exit.push_async_callback(self._notices.close)
         self._notifier = Notifier(
@@ -466,6 +466,7 @@ class Gateway:
     def _in_force(self, catalog: Catalog) -> None:
         self._telemetry.manifest_loaded(catalog.tools)
         self._telemetry.redact(_secrets(catalog))
+        self._pipeline.reconfigure()
         self._stages.retry.reconfigure(catalog)
         self._stages.admission.reconfigure(catalog)
         self._stages.breaker.reconfigure(catalog)

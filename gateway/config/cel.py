@@ -18,6 +18,7 @@ from typing import Final
 import cel
 
 from gateway.config.errors import nearest, shown
+from gateway.core.environment import Lazily
 from gateway.core.expression import Environment, ExpressionError
 
 __all__ = [
@@ -89,13 +90,15 @@ class CelExpression:
         for member in members:
             if not isinstance(value, Mapping):
                 raise ExpressionError(f"`{self.source}`: there is nothing to take `{member}` from")
-            if member not in value:
-                raise ExpressionError(f"`{self.source}`: `{member}` is missing")
-            value = value[member]
-        return value
+            try:
+                value = value[member]
+            except KeyError:
+                raise ExpressionError(f"`{self.source}`: `{member}` is missing") from None
+        return value.whole() if isinstance(value, Lazily) else value
 
     def _execute(self, env: Environment) -> object:
         known = {name: _lookup(env, name, self.source) for name in self._names}
+        known = {name: value.whole() if isinstance(value, Lazily) else value for name, value in known.items()}
         try:
             return self._program.execute(known)
         except KeyError as error:
@@ -168,8 +171,10 @@ def _bound_names(source: str) -> frozenset[str]:
 
 
 def _lookup(env: Environment, name: str, source: str) -> object:
-    if name in env:
+    try:
         return env[name]
+    except KeyError:
+        pass
     if name == "params":
         request = env.get("request")
         if isinstance(request, Mapping) and "params" in request:

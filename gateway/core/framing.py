@@ -9,14 +9,13 @@ Source: RFC 9112 sections 6.1 to 6.3; RFC 9110 sections 6.4.1, 8.6, 9.3.2, 15.3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gateway.core.message import Headers, first_header
+from gateway.core.value import frozen
 
 __all__ = ["Framing", "frame_answer"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Framing:
     """The header fields with the right framing among them, and what it means for the writer."""
 
@@ -38,7 +37,7 @@ def frame_answer(
         return Framing(headers, is_bodiless=True)
     if body_bytes is not None:
         length = b"%d" % body_bytes
-        if [value for name, value in headers if name.lower() == b"content-length"] != [length]:
+        if [value for name, value in headers if len(name) == 14 and name.lower() == b"content-length"] != [length]:
             headers = (*_without_length(headers), (b"Content-Length", length))
         return Framing(headers)
     headers = _without_length(headers)

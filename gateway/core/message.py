@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gateway.core.value import frozen
+
 __all__ = ["Body", "BytesBody", "Headers", "Reply", "Request", "body_bytes", "first_header", "without_headers"]
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -33,7 +35,7 @@ class Body(Protocol):
         """Give back what the body holds (file, connection). May be repeated."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class BytesBody:
     """A body held in memory."""
 
@@ -83,6 +85,7 @@ class Request:
             costs a call in doubt, a new one a round trip).
         exchange: what ingress and egress of one protocol say to each other beside the message (progress, questions to
             the agent); no stage looks into it. Dispatch puts the run's name here where there is none.
+        is_sifted: what may not pass has been taken out of the headers already.
     """
 
     method: str
@@ -93,6 +96,7 @@ class Request:
     capture_answer: bool = True
     fresh_connection: bool = False
     exchange: object | None = None
+    is_sifted: bool = False
 
 
 @dataclass(slots=True)
@@ -132,8 +136,9 @@ class Reply:
 
 def first_header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
     """Return the value of the first field called `name` (given in lower case), or None."""
+    size = len(name)
     for key, value in headers:
-        if key.lower() == name:
+        if len(key) == size and key.lower() == name:
             return value
     return None
 

@@ -27,6 +27,7 @@ from gateway.core.reach import Reach
 from gateway.core.recovery import RecoverySettings
 from gateway.core.retry import RetrySettings
 from gateway.core.secret import SecretBox
+from gateway.core.value import frozen
 
 __all__ = [
     "AmbiguousPath",
@@ -53,7 +54,7 @@ class AmbiguousPath(ValueError):
     """The tool's server may read the path otherwise than we do: refuse the call (`ERR_INVALID_ARGUMENTS`)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class BoundRequest:
     """A request with every value filled in; what the journal keeps of a compensator.
 
@@ -191,10 +192,11 @@ class Operation:
     input: Mapping[str, object] | None = None
     form: CallForm | None = None
 
-    @property
-    def is_read(self) -> bool:
-        """Whether calls have no effect."""
-        return self.tier is Tier.READ
+    is_read: bool = field(init=False)
+    """Whether calls have no effect. Kept, since every stage asks."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_read", self.tier is Tier.READ)
 
     @property
     def is_undoable(self) -> bool:
@@ -202,7 +204,7 @@ class Operation:
         return self.compensator is not None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Match:
     """Which operation a call is, the values of the template's segments, and why, in one sentence for `explain`."""
 

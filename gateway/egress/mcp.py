@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 
 from gateway.clock import Clock
@@ -45,6 +45,9 @@ class McpEgress:
     Args:
         http: sends to HTTP tools, and carries Streamable HTTP.
         clock: for pauses between starts of child processes.
+
+    Attributes:
+        task_alone: by server, the tools that it takes as tasks alone, as far as it was listed.
     """
 
     def __init__(self, http: Egress, clock: Clock) -> None:
@@ -56,12 +59,14 @@ class McpEgress:
         self._servers: dict[str, Server] = {}
         self._specs: dict[str, ToolSpec] = {}
         self._retired: list[Server] = []
+        self.task_alone: dict[str, frozenset[str]] = {}
         self._clients: OrderedDict[tuple[str, str], Client] = OrderedDict()
 
-    async def send(self, tool: ToolSpec, request: Request, timings: Timings) -> Reply | Broken:
+    def send(self, tool: ToolSpec, request: Request, timings: Timings) -> Awaitable[Reply | Broken]:
         """Send once; see `Egress`."""
-        if tool.mcp is None:
-            return await self._http.send(tool, request, timings)
+        return self._http.send(tool, request, timings) if tool.mcp is None else self._called(tool, request, timings)
+
+    async def _called(self, tool: ToolSpec, request: Request, timings: Timings) -> Reply | Broken:
         given = request.exchange
         exchange = given if isinstance(given, Exchange) else Exchange(client=self._client_of(tool, given))
         try:
@@ -69,6 +74,8 @@ class McpEgress:
             params = _call_params(tool, arguments, exchange, request)
         except ValueError as error:
             return Broken(Fault.CLIENT_ERROR, Dispatched.NO, f"nothing was sent to {tool.name}: {error}")
+        if called(request.target.decode("ascii")) in self.task_alone.get(tool.name, ()):
+            exchange.needs_task = True
         answer = await self.request(
             tool, "tools/call", params, exchange, timings, has_side_effects=request.has_side_effects
         )

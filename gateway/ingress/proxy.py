@@ -107,16 +107,20 @@ class Proxy:
         self.mcp: Callable[[IncomingRequest], Awaitable[OutgoingResponse]] | None = None
         self._writes: set[asyncio.Task[Any]] = set()
 
-    async def __call__(self, request: IncomingRequest) -> OutgoingResponse:
+    def __call__(self, request: IncomingRequest) -> Awaitable[OutgoingResponse]:
         """Answer one request."""
         if self._forward is not None and not request.target.startswith(b"/"):
             if request.method == "CONNECT":
-                return await self._tunnel(request, self._forward)
+                return self._tunnel(request, self._forward)
             self._forward.localise(request)
         if request.target.startswith((b"/seawall/", b"/seawall?")) or request.target == b"/seawall":
             if self.mcp is not None and _MCP.match(request.target):
-                return await self.mcp(request)
-            return await self._runs(request)
+                return self.mcp(request)
+            return self._runs(request)
+        return self._carry(request)
+
+    async def _carry(self, request: IncomingRequest) -> OutgoingResponse:
+        """Carry a call, if it is one that can be carried."""
         passed = request.field(b"via")
         if passed is not None:
             passed = b", ".join([value for name, value in request.headers if name.lower() == b"via"])
@@ -134,7 +138,23 @@ class Proxy:
             return self._refused("other", self._busy())
         self._in_flight += 1
         try:
-            return await self._serve(request)
+            accepted = self._accept(request)
+            if isinstance(accepted, Refusal):
+                return self._refused("other", accepted)
+            tool, match, call = accepted
+            if match.operation.is_read:
+                call.request.body = request.stream() if request.has_body else None
+                target = call.request.target
+                call.action = blake2b(
+                    b"%b %b %b" % (tool.name.encode(), request.method.encode(), target), digest_size=16
+                ).digest()
+                return self._answer(call, await self._pipeline(call))
+            refusal = await self._capture(request, call)
+            if refusal is not None:
+                return self._refused(tool.name, refusal)
+            call.started = self._clock.now()
+            call.deadline = call.started + match.operation.timeouts.total
+            return self._answer(call, await self._undisturbed(request, call))
         finally:
             self._in_flight -= 1
 
@@ -144,31 +164,13 @@ class Proxy:
         answer = await forward.connect(request)
         return self._refused("other", answer) if isinstance(answer, Refusal) else answer
 
-    async def _serve(self, request: IncomingRequest) -> OutgoingResponse:
-        accepted = self._accept(request)
-        if isinstance(accepted, Refusal):
-            return self._refused("other", accepted)
-        tool, match, call = accepted
-        if match.operation.is_read:
-            call.request.body = request.stream() if request.has_body else None
-            target = call.request.target
-            call.action = blake2b(
-                b"%b %b %b" % (tool.name.encode(), request.method.encode(), target), digest_size=16
-            ).digest()
-            return self._answer(call, await self._pipeline(call))
-        refusal = await self._capture(request, call)
-        if refusal is not None:
-            return self._refused(tool.name, refusal)
-        call.started = self._clock.now()
-        call.deadline = call.started + match.operation.timeouts.total
-        return self._answer(call, await self._undisturbed(request, call))
-
     # --- making the call
 
     def _accept(self, request: IncomingRequest) -> tuple[ToolSpec, Match, Call] | Refusal:
+        field = request.fields.get
         if request.method in _NEVER_PASSED:
             return Refusal(code=Code.INVALID_ARGUMENTS, detail=f"{request.method} is not passed on to tools.")
-        option = protected_option(request.headers)
+        option = None if field(b"connection") is None else protected_option(request.headers)
         if option is not None:
             return Refusal(
                 code=Code.INVALID_ARGUMENTS,
@@ -204,7 +206,7 @@ class Proxy:
         named = self._run_name(request, caller)
         if isinstance(named, Refusal):
             return named
-        stage = request.field(b"seawall-stage") or b""
+        stage = field(b"seawall-stage") or b""
         if stage and not _NAME.fullmatch(stage):
             return _bad_header("Seawall-Stage", "1 to 128 letters, digits and . _ : -, the first a letter or digit")
         key = self._caller_key(request, tool)
@@ -230,8 +232,9 @@ class Proxy:
             is_run_named=named[1],
             params=match.params,
             caller_key=key,
-            wait_s=preferred_wait_s(request.headers),
+            wait_s=0.0 if field(b"prefer") is None else preferred_wait_s(request.headers),
             stage=stage.decode("ascii"),
+            traceparent=b"" if field(b"traceparent") is None else None,
         )
         return tool, match, call
 
@@ -247,22 +250,22 @@ class Proxy:
         return self._unknown_tool(target.tool) if tool is None else (tool, target.rest)
 
     def _run_name(self, request: IncomingRequest, caller: Caller) -> tuple[str, bool] | Refusal:
-        given = request.field(b"seawall-trajectory")
+        given = request.fields.get(b"seawall-trajectory")
         if given is not None:
             if not _NAME.fullmatch(given):
                 return _bad_header(
                     "Seawall-Trajectory", "1 to 128 letters, digits and . _ : -, the first a letter or digit"
                 )
             return given.decode("ascii"), True
-        trace = request.field(b"traceparent")
+        trace = request.fields.get(b"traceparent")
         if trace is not None:
             return trace_run(trace, caller.name if caller.is_proven else None), False
         return "", False
 
     def _caller_key(self, request: IncomingRequest, tool: ToolSpec) -> str | Refusal | None:
-        key = request.field(b"idempotency-key")
+        key = request.fields.get(b"idempotency-key")
         if key is None and tool.idempotency is not None:
-            key = request.field(tool.idempotency.header.lower().encode("ascii"))
+            key = request.fields.get(tool.idempotency.header.lower().encode("ascii"))
         if key is None:
             return None
         if not _KEY.fullmatch(key):
@@ -315,9 +318,11 @@ class Proxy:
         request.goes_on = lambda: call.is_committed_to_send
         self._writes.add(task)
         try:
-            return await self._through(call)
+            return await self._pipeline(call)
         finally:
             self._writes.discard(task)
+            if call.request.body is not None:
+                await call.request.body.aclose()
 
     async def _shielded(self, call: Call) -> Outcome:
         task = asyncio.get_running_loop().create_task(self._through(call))

@@ -37,7 +37,10 @@ from gateway.core.trajectory import IllegalRecord, Phase, StepState, Trajectory,
 from gateway.journal import Append, Entry, Journal, JournalCorrupt, JournalUnavailable, KeyClaim
 from gateway.telemetry import Telemetry
 
-__all__ = ["Run", "Trajectories"]
+__all__ = ["Read", "Run", "Trajectories"]
+
+Read = tuple[str, str, str, str, str, int | None]
+"""A read as it is observed: tool, operation, method, path, outcome, status."""
 
 _CLOSED_KEPT = 256
 _PAGE = 500
@@ -82,6 +85,8 @@ class Run:
 
     def notify(self) -> None:
         """Wake who waits for a change."""
+        if not self._watchers:
+            return
         watchers, self._watchers = self._watchers, []
         for future in watchers:
             if not future.done():
@@ -319,10 +324,16 @@ class Trajectories:
             records = (
                 [*(opened if not isinstance(opened, Refusal) else ()), *records] if not _opens(records) else records
             )
-        entries = []
+        entries: list[Entry] = []
         for record in records:
             evolve(state, record, at)
-            entries.append(_entry(state, record, at))
+            kind, data = encode(record)
+            step = state.steps.get(getattr(record, "step", 0))
+            if step is None:
+                entries.append(Entry(kind, at, data))
+            else:
+                # What the envelope says: the step that it is about, and where that goes.
+                entries.append(Entry(kind, at, data, f"{state.id}/{step.number}", f"{step.tool}.{step.operation}"))
         future = self.journal.append(
             Append(
                 stream=state.id,
@@ -335,7 +346,8 @@ class Trajectories:
             ),
             lazy=lazy,
         )
-        self._note_doubt(state)
+        if state.in_doubt or state.id in self._doubtful:
+            self._note_doubt(state)
         run.pending.add(future)
         future.add_done_callback(partial(self._appended, run, records, lazy))
         if state.phase is not phase or before == 0 or state.is_open is not was_open:
@@ -344,7 +356,8 @@ class Trajectories:
                 self._file(run)
             else:
                 self._retire(run)
-        self._attend(run)
+        if state.needs_attention or state.id in self._attentive:
+            self._attend(run)
         run.notify()
         return future
 
@@ -379,13 +392,19 @@ class Trajectories:
         if name in self._refusals or len(self._refusals) < _REFUSING_RUNS:
             self._refusals.setdefault(name, Counter())[(code.value, tool, operation)] += 1
 
-    def note_read(self, run: Run, read: ReadObserved) -> None:
+    def note_read(self, run: Run, read: Read) -> None:
         """Record a read, lazily. One that does not open the run waits for others, `READS_S` at most."""
         if run.is_lost or run.state.version == 0 or not run.state.is_open:
-            self.record(run, [read], lazy=True)
+            tool, operation, method, path, outcome, status = read
+            observed = ReadObserved(
+                tool=tool, operation=operation, method=method, path=path, outcome=outcome, status=status
+            )
+            self.record(run, [observed], lazy=True)
             return
-        waiting = self._reads.setdefault(run.state.id, [])
-        waiting.append((read.tool, read.operation, read.method, read.path, read.outcome, read.status, self._clock.at()))
+        waiting = self._reads.get(run.state.id)
+        if waiting is None:
+            waiting = self._reads[run.state.id] = []
+        waiting.append((*read, self._clock.at()))
         if len(waiting) >= _READS:
             self.record(run, [], lazy=True)
         elif self._reads_timer is None:
@@ -642,13 +661,3 @@ def _fits(lost: Run, run: Run, record: Record) -> bool:
 
 def _opens(records: Sequence[Record]) -> bool:
     return isinstance(records[0], TrajectoryOpened)
-
-
-def _entry(state: Trajectory, record: Record, at: int) -> Entry:
-    """Return a record as the journal takes it, with what its envelope says: the step it is about, and where that goes."""
-    kind, data = encode(record)
-    number = getattr(record, "step", None)
-    step = state.steps.get(number) if isinstance(number, int) else None
-    if step is None:
-        return Entry(kind, at, data)
-    return Entry(kind, at, data, f"{state.id}/{number}", f"{step.tool}.{step.operation}")

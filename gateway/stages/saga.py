@@ -7,10 +7,10 @@ written innermost, by `stages/journal.py`, where the same question is asked once
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import assert_never
 
+from gateway.clock import shielded
 from gateway.core.call import Call, Handler, Lane
 from gateway.core.codes import Code, Dispatched
 from gateway.core.coding import decoded
@@ -22,7 +22,6 @@ from gateway.core.message import Body, Reply, body_bytes
 from gateway.core.outbox import outcome_records
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.records import (
-    ReadObserved,
     Record,
     RecordedReply,
     StepCommitted,
@@ -100,11 +99,18 @@ class SagaStage:
         if record is None or not records:
             return answer
         future = self._trajectories.record(run, records)
-        self._telemetry.step_changed(call.trajectory, record.step, call.operation.name, _STATE[type(records[0])])
+        self._telemetry.step_changed(
+            call.trajectory,
+            record.step,
+            call.operation.name,
+            _STATE[type(records[0])],
+            call.operation.tier,
+            call.tool.name,
+        )
         if call.operation.journal is JournalMode.LAZY:
             return answer
         try:
-            await asyncio.shield(future)
+            await shielded(future)
         except (JournalUnavailable, Conflict) as error:
             return _unrecorded(call, answer, error)
         return answer
@@ -205,16 +211,10 @@ class SagaStage:
         if isinstance(outcome, Rejected):
             return
         reply = None if isinstance(outcome, InDoubt) else outcome.reply
+        path = call.request.target.partition(b"?")[0].decode("latin-1")
+        status = None if reply is None else reply.status
         self._trajectories.note_read(
-            run,
-            ReadObserved(
-                tool=call.tool.name,
-                operation=call.operation.name,
-                method=call.request.method,
-                path=call.request.target.partition(b"?")[0].decode("latin-1"),
-                outcome=type(outcome).__name__.lower(),
-                status=None if reply is None else reply.status,
-            ),
+            run, (call.tool.name, call.operation.name, call.request.method, path, _OBSERVED[type(outcome)], status)
         )
 
     def _note_broken_off(self, run: Run, call: Call, error: BaseException) -> None:
@@ -241,6 +241,8 @@ async def _concluded(call: Call, last: Outcome) -> Outcome:
         await reply.aclose()
     return concluded
 
+
+_OBSERVED: dict[type, str] = {Success: "success", Failed: "failed", InDoubt: "indoubt"}
 
 _STATE: dict[type, str] = {
     StepCommitted: "committed",

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from gateway.core.codes import Code
-from gateway.core.message import BytesBody, Headers
+from gateway.core.message import BytesBody, Headers, first_header
 from gateway.core.outcome import Refusal
 from gateway.core.tokens import Entry, Scope, Tokens, mint
 from gateway.ingress.caller import Caller, Door, caller_of
@@ -31,6 +31,9 @@ class Asked:
     @property
     def proven_agent(self) -> str | None:
         return None if self.token is None else self.token.name
+
+    def field(self, name: bytes) -> bytes | None:
+        return first_header(self.headers, name)
 
     def replace_headers(self, headers: Headers) -> None:
         self.headers = headers
