@@ -50,6 +50,7 @@ from gateway.ingress.proxy import Proxy, ProxyLimits, refuse_request
 from gateway.ingress.runs import Runs
 from gateway.ingress.tunnel import TunnelDoor
 from gateway.ingress.unix import bind_unix
+from gateway.ingress.websocket import WebSockets
 from gateway.journal import Journal, JournalStats
 from gateway.journal.committer import CommitterSettings
 from gateway.journal.memory import MemoryJournal
@@ -180,6 +181,7 @@ class Gateway:
         if self._keeper is not None:
             self._spawn(self._keeper.run(), "the journal's keeper")
         self._spawn(self._refresh(), "figures")
+        self._spawn(self._websockets.run(), "WebSockets")
         if self._token_file is not None:
             self._spawn(self._follow_tokens(self._token_file), "follow the tokens")
         if settings.watch:
@@ -344,7 +346,10 @@ class Gateway:
             ProxyLimits(body_memory=limits.memory, body_max=limits.body, in_flight=limits.in_flight),
             pseudonym,
             self._forward,
+            breaker.peek,
         )
+        self._websockets = WebSockets(clock)
+        self._proxy.carry = self._websockets.carry
         self._listings = Listings(self.catalog, self._egress, journal, clock)
         service = McpService(
             self.catalog,
@@ -539,6 +544,7 @@ class Gateway:
             "open_trajectories": len(self._trajectories),
             **self._proxy.statistics(),
             **self._tunnels.statistics(),
+            **self._websockets.statistics(),
             **self._mcp.statistics(),
             **self._unwinder.statistics(),
             **self._finalizer.statistics(),
@@ -560,6 +566,7 @@ class Gateway:
         self._mcp.service.tasks.pause()
         self._front.stop_accepting()
         self._tunnels.drain()
+        self._websockets.drain()
         began = self._clock.now()
         await self._front.wait_idle(self.settings.drain)
         cut = await self._proxy.drain(max(0.0, self.settings.drain - (self._clock.now() - began)))

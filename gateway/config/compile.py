@@ -23,6 +23,7 @@ from gateway.config.rules import (
     admission_of,
     check_breaker,
     check_domain_of,
+    check_headers,
     check_name,
     check_operation,
     check_retry,
@@ -33,8 +34,10 @@ from gateway.config.rules import (
 )
 from gateway.config.secrets import SecretProblem, SecretSource
 from gateway.config.template import SecretRef, compile_parts, secrets_in
+from gateway.config.tls import TlsFiles, check_tls, client_context
 from gateway.core.admission import AdmissionSettings
 from gateway.core.breaker import BreakerSettings
+from gateway.core.header_filter import ForwardedMode, header_filter
 from gateway.core.manifest import (
     ApprovalPolicy,
     ApprovalSettings,
@@ -66,6 +69,7 @@ from gateway.core.tool import (
     Operation,
     Probe,
     RequestTemplate,
+    Tls,
     ToolSpec,
     Upstream,
     Verifier,
@@ -215,11 +219,13 @@ class _Compiler:
         if settings.idempotency is not None and not TOKEN.fullmatch(settings.idempotency.header):
             self._problems.add(entry.at("idempotency", "header"), "not a header name", "letters, digits and `-`")
         credential = self._credential(entry)
+        check_headers(entry, self._problems)
         operations = _Operations(self, name, entry, effective.timeouts)
         declared = operations.compile()
         hosts = read_hosts(entry, self._problems)
         called = operations.compile_calls()
         mcp = self._mcp(entry)
+        tls = self._tls(entry, upstream)
         if upstream is None:
             return None
         guarded = [operation for _, operation, _ in declared] + [operation for operation, _ in called.values()]
@@ -228,7 +234,7 @@ class _Compiler:
         environment = None if mcp is None else mcp.environment
         document = self._loaded.documents.get(name)
         read_from = None if document is None else document[0].hex()
-        digest = self._digest(settings, effective, credential, environment, gated, asked, read_from)
+        digest = self._digest(settings, effective, credential, environment, gated, asked, read_from, tls and tls.digest)
         old = self._previous.tools.get(name)
         if old is not None and old.digest == digest and old.domain is effective.domain:
             return old
@@ -252,11 +258,26 @@ class _Compiler:
             is_strict=settings.strict,
             hosts=hosts,
             reach=settings.reach,
+            tls=tls,
+            admit=header_filter(settings.headers, settings.forwarded),
+            websocket=settings.websocket if settings.websocket is not None and settings.websocket.enabled else None,
+            takes_forwarded=settings.forwarded is not ForwardedMode.DROP,
             recovery=settings.recovery,
             breaker_key=self._breaker_key(upstream, credential),
             digest=digest,
             mcp=mcp,
         )
+
+    def _tls(self, entry: Entry[ToolSettings], upstream: Upstream | None) -> Tls | None:
+        settings = entry.settings.tls
+        if settings is None:
+            return None
+        check_tls(entry, settings, upstream, self._problems)
+        if self._source.is_offline:
+            return Tls(None, settings.server_name, self._digest(settings))
+        files = TlsFiles(entry, settings, self._source.files, self._problems)
+        context = client_context(entry, settings, files, self._problems)
+        return Tls(context, settings.server_name, self._digest(settings, files.content))
 
     def _mcp(self, entry: Entry[ToolSettings]) -> McpUpstream | None:
         settings = entry.settings.mcp

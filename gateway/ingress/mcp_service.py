@@ -18,7 +18,7 @@ from typing import Final, assert_never
 from gateway import __version__
 from gateway.clock import Clock
 from gateway.core.call import Call
-from gateway.core.canonical import action_digest, fingerprint
+from gateway.core.canonical import action_digest, ambiguity, fingerprint
 from gateway.core.codes import Code
 from gateway.core.fault import Broken
 from gateway.core.manifest import ApprovalPolicy
@@ -325,6 +325,9 @@ class McpService:
                 params = tool.match(method, target).params
             except (BadArguments, AmbiguousPath) as error:
                 return Refusal(code=Code.INVALID_ARGUMENTS, detail=f"{error}; nothing was sent.", dependency=tool.name)
+        if operation.is_declared and not operation.is_read and (why := ambiguity(body)) is not None:
+            detail = f"The arguments are ambiguous: {why}. Nothing was sent; send each key once."
+            return Refusal(code=Code.INVALID_ARGUMENTS, detail=detail, dependency=tool.name)
         named = _run_name(message, party)
         if isinstance(named, Refusal):
             return named

@@ -26,6 +26,7 @@ class Asked:
     target: bytes = b"/pay/x"
     peer: str = "127.0.0.1"
     token: Entry | None = None
+    wants_websocket: bool = False
     seen: list[str] = field(default_factory=list)
 
     @property
