@@ -77,7 +77,7 @@ class Door:
         if entry is None or entry.scope is not Scope.AGENT:
             self._refused(Code.UNAUTHENTICATED)
             return _refusal(request, text is not None)
-        request.proven_agent = entry.name
+        request.token = entry
         if request.wants_websocket:
             request.is_welcome = lambda: self._is_still_good(text)
         request.replace_headers(without_token(request.headers))

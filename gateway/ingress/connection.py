@@ -119,6 +119,11 @@ class AgentConnection(BaseProtocol):
         """How long an upload may pause, and a reader take nothing."""
         return self._server.limits.stalled_s
 
+    @property
+    def request(self) -> IncomingRequest | None:
+        """The request that is being answered; of a connection that was handed over, the one that asked for that."""
+        return self._request
+
     # --- what the transport calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -170,6 +175,12 @@ class AgentConnection(BaseProtocol):
         request = self._request
         if request is None or request.goes_on is None or not request.goes_on():
             self.cancel()
+
+    def cut(self) -> None:
+        """End at once what is being answered here, as if the agent had left: a write that was sent is finished."""
+        if self.transport is None:
+            self.cancel()
+        self.abort()
 
     def cancel(self) -> None:
         """Cancel the handler of the current request, whatever it does."""

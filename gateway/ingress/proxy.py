@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Protocol, assert_never, cast
 
@@ -29,7 +29,7 @@ from gateway.core.header_filter import Seen
 from gateway.core.headers import protected_option, replace_fields
 from gateway.core.manifest import Tier
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request, body_bytes
-from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
+from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success, is_result
 from gateway.core.paths import BadTarget, split_target
 from gateway.core.problem import problem
 from gateway.core.tool import AmbiguousPath, Catalog, Match, ToolSpec
@@ -37,12 +37,20 @@ from gateway.core.websocket import SWITCHING, VERSION, request_problem, switchin
 from gateway.egress import Switched
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
 from gateway.ingress.caller import Caller, caller_of
-from gateway.ingress.forward import Forward
+from gateway.ingress.forward import Forward, Traveller
 from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.journal.trajectories import Trajectories
+from gateway.stages.flights import quarantined
 from gateway.telemetry import Telemetry
 
-__all__ = ["Proxy", "ProxyLimits", "preferred_wait_s", "refuse", "refuse_request"]
+__all__ = [
+    "Proxy",
+    "ProxyLimits",
+    "preferred_wait_s",
+    "refuse",
+    "refuse_request",
+    "trace_run",
+]
 
 _NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _KEY = re.compile(rb'"?[\x21\x23-\x5b\x5d-\x7e]{1,255}"?')
@@ -53,6 +61,9 @@ _METHODS = b"GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE"
 _NEVER_PASSED = frozenset({"TRACE", "CONNECT"})
 """TRACE would echo credentials (RFC 9110 section 9.3.8); CONNECT opens a tunnel and belongs to the forward proxy."""
 
+
+_LAST: Headers = ((b"Connection", b"close"),)
+"""Nobody who is quarantined keeps a connection."""
 
 PREFERRED_WAIT_MAX_S = 3600.0
 """The longest wait that an agent may ask for (`Prefer: wait`, RFC 7240 section 4.3)."""
@@ -90,7 +101,8 @@ class ProxyLimits:
 class Proxy:
     """Serves the data plane.
 
-    `catalog` may be replaced at any time; calls in flight keep the tool they started with.
+    `catalog` may be replaced at any time; calls in flight keep the tool they started with. `contained` has the agents that
+    are quarantined, with the names of their quarantines: nothing of theirs is taken in.
     """
 
     def __init__(
@@ -123,6 +135,7 @@ class Proxy:
         self._limits = limits
         self._pseudonym = pseudonym
         self._in_flight = 0
+        self.contained: Mapping[str, Sequence[str]] = {}
         self.mcp: Callable[[IncomingRequest], Awaitable[OutgoingResponse]] | None = None
         self.carry: Carry | None = None
         self._writes: set[asyncio.Task[Any]] = set()
@@ -169,6 +182,8 @@ class Proxy:
             if isinstance(accepted, Refusal):
                 return self._refused("other", accepted)
             tool, match, call = accepted
+            if self.contained and (held := self.contained.get(call.agent)):
+                return self._refused(tool.name, quarantined(call, held[0]))
             if match.operation.is_read:
                 call.request.body = request.stream() if request.has_body else None
                 target = call.request.target
@@ -199,7 +214,13 @@ class Proxy:
     async def _tunnel(self, request: IncomingRequest, forward: Forward) -> OutgoingResponse:
         if not self.is_admitting:
             return self._refused("other", self._busy())
-        answer = await forward.connect(request)
+        caller = caller_of(request)
+        if isinstance(caller, Refusal):
+            return self._refused("other", caller)
+        if self.contained and caller.name in self.contained:
+            return self._refused("other", _contained(caller.name, self.contained[caller.name][0]))
+        run = (request.field(b"seawall-trajectory") or b"").decode("latin-1")
+        answer = await forward.connect(request, Traveller(caller.name, run))
         return self._refused("other", answer) if isinstance(answer, Refusal) else answer
 
     async def _open_websocket(self, request: IncomingRequest) -> OutgoingResponse:
@@ -347,11 +368,7 @@ class Proxy:
             return given.decode("ascii"), True
         trace = request.fields.get(b"traceparent")
         if trace is not None:
-            found = _TRACEPARENT.fullmatch(trace.strip())
-            if found is not None and found.group(1) != _NO_TRACE:
-                # Agents of one trace have a run each, where they are known to be different.
-                own = f"-{blake2b(caller.name.encode(), digest_size=4).hexdigest()}" if caller.is_proven else ""
-                return f"trace-{found.group(1).decode('ascii')}{own}", False
+            return trace_run(trace, caller.name if caller.is_proven else None), False
         return "", False
 
     def _caller_key(self, request: IncomingRequest, tool: ToolSpec) -> str | Refusal | None:
@@ -410,6 +427,8 @@ class Proxy:
         """Take a call that another entrance has made down the pipeline, under the same bounds and the same care."""
         if not self.is_admitting or self._in_flight >= self._limits.in_flight:
             return Rejected(self._busy())
+        if self.contained and (held := self.contained.get(call.agent)):
+            return Rejected(quarantined(call, held[0]))
         self._in_flight += 1
         try:
             return await (self._pipeline(call) if call.operation.is_read else self._shielded(call))
@@ -475,7 +494,7 @@ class Proxy:
                 if refusal.code is Code.FOREIGN_TRAJECTORY:
                     return refuse(refusal, call)
                 self._trajectories.note_refusal(call.trajectory, refusal.code, call.tool.name, call.operation.name)
-                return refuse(refusal, call, self._delivery(call))
+                return refuse(refusal, call, self._delivery(call) if is_result(outcome) else None)
             case Failed(refusal=refusal):
                 return refuse(refusal or _no_answer(call), call, self._delivery(call))
             case InDoubt(refusal=refusal, reply=reply):
@@ -535,7 +554,7 @@ def refuse(
     marks = () if call is None else _marks(call)
     return OutgoingResponse(
         status=told.status,
-        headers=(*told.headers, *marks),
+        headers=(*told.headers, *marks, *(_LAST if refusal.code is Code.QUARANTINED else ())),
         body=BytesBody(told.body),
         on_delivered=on_delivered,
         release=release,
@@ -585,6 +604,14 @@ def _marks(call: Call) -> Headers:
     return marks
 
 
+def _contained(agent: str, quarantine: str) -> Refusal:
+    return Refusal(
+        code=Code.QUARANTINED,
+        detail=f"Agent {agent} is quarantined ({quarantine}). Send nothing more; an operator has to look at it.",
+        extra={"quarantine": quarantine},
+    )
+
+
 def _no_answer(call: Call) -> Refusal:
     return Refusal(code=Code.UPSTREAM_CONNECT, detail=f"{call.tool.name} could not be reached; nothing was sent.")
 
@@ -620,3 +647,15 @@ def _discard_answer(task: asyncio.Task[Outcome]) -> None:
 
 
 _CLOSING: set[asyncio.Task[None]] = set()
+
+
+def trace_run(traceparent: bytes, proven_agent: str | None) -> str:
+    """Return the name of the run that a trace is; empty if it is none.
+
+    Agents of one trace have a run each, where they are known to be different.
+    """
+    found = _TRACEPARENT.fullmatch(traceparent.strip())
+    if found is None or found.group(1) == _NO_TRACE:
+        return ""
+    own = "" if proven_agent is None else f"-{blake2b(proven_agent.encode(), digest_size=4).hexdigest()}"
+    return f"trace-{found.group(1).decode('ascii')}{own}"

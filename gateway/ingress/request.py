@@ -13,6 +13,7 @@ from aiohttp.http import HttpVersion11, RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from gateway.core.message import Body, BytesBody, Headers
+from gateway.core.tokens import Entry
 from gateway.core.websocket import is_websocket
 from gateway.egress.spool import Spool, TooLarge
 
@@ -46,7 +47,7 @@ class IncomingRequest:
         headers: raw fields in order, hop-by-hop ones included.
         fields: the first value of each field, by its name in lower case.
         has_body: whether the request declares one, be it empty (`Content-Length: 0`).
-        proven_agent: whom a token proves the caller to be, once `ingress/caller.py` has looked.
+        token: the entry of the token that came with it, once `ingress/caller.py` has looked.
         wants_websocket: it asks for one; what comes behind it is then not read as HTTP.
         is_welcome: whether what proved the caller still does; for what outlives its request.
         goes_on: whether the handler is to finish though the agent has left; without one it is cancelled then.
@@ -65,8 +66,8 @@ class IncomingRequest:
         "is_kept_alive",
         "is_welcome",
         "method",
-        "proven_agent",
         "target",
+        "token",
         "version",
         "wants_websocket",
     )
@@ -86,7 +87,7 @@ class IncomingRequest:
         self.has_body = message.chunked or length is not None
         self._is_continue_due = b"expect" in self.fields and message.version == HttpVersion11
         self._was_continued = False
-        self.proven_agent: str | None = None
+        self.token: Entry | None = None
         self.goes_on: Callable[[], bool] | None = None
         self.is_welcome: Callable[[], bool] = _is_welcome
 
@@ -98,6 +99,11 @@ class IncomingRequest:
         """Have the rest of the gateway see other fields."""
         self.headers = headers
         self.fields = {name.lower(): value for name, value in reversed(headers)}
+
+    @property
+    def proven_agent(self) -> str | None:
+        """Whom a token proves the caller to be."""
+        return None if self.token is None else self.token.name
 
     @property
     def peer(self) -> str:
