@@ -180,8 +180,10 @@ class Gateway:
         await self._serve_control()
         runs = await recover(self._trajectories, self._catalog)
         self._quarantiner.enforce()
-        self._unwinder.run_once()
-        self._finalizer.run_once()
+        # Only now: what is left to do in a run may begin when every run is classified, and none that drifted is touched.
+        self._trajectories.on_unwinding = self._wake_unwinder
+        self._trajectories.on_finalizing = self._wake_finalizer
+        self._resume()
         _log.info("recovered", extra={"event": "recovered", "open_runs": {kind.value: n for kind, n in runs.items()}})
         await self._serve_agents()
         self._spawn(self._janitor.run(), "janitor")
@@ -323,12 +325,10 @@ class Gateway:
             Patience(elapsed_s=settings.runs.unwind),
         )
         self._exit.push_async_callback(self._unwinder.close)
-        self._trajectories.on_unwinding = self._wake_unwinder
         self._finalizer = Finalizer(
             self._trajectories, pipeline, self.catalog, clock, telemetry, Patience(elapsed_s=settings.runs.finalize)
         )
         self._exit.push_async_callback(self._finalizer.close)
-        self._trajectories.on_finalizing = self._wake_finalizer
         self._notices = ClientEgress(self._spool, answer_limit=1 << 20)
         self._exit.push_async_callback(self._notices.close)
         self._notifier = Notifier(
@@ -376,6 +376,7 @@ class Gateway:
             pseudonym,
             self._forward,
         )
+        self._proxy.on_stray = self._quarantiner.on_stray
         self._proxy.contained = self._containment.state.agents
         self._listings = Listings(self.catalog, self._egress, journal, clock)
         service = McpService(

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gateway.core.value import frozen
+
 __all__ = ["Body", "BytesBody", "Headers", "Reply", "Request", "body_bytes", "first_header", "without_headers"]
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -33,7 +35,7 @@ class Body(Protocol):
         """Give back what the body holds (file, connection). May be repeated."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class BytesBody:
     """A body held in memory."""
 

@@ -58,6 +58,7 @@ from gateway.core.records import (
 )
 from gateway.core.tool import BoundRequest, Operation
 from gateway.core.trajectory import Phase, Step, StepState, Trajectory
+from gateway.core.value import frozen
 
 __all__ = [
     "QUARANTINED",
@@ -111,7 +112,7 @@ class Open:
     on_stuck: str = "stop"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Begin:
     """Take a step, or stage it where its operation says so.
 

@@ -31,6 +31,7 @@ from gateway.core.reach import Reach
 from gateway.core.recovery import RecoverySettings
 from gateway.core.retry import RetrySettings
 from gateway.core.secret import SecretBox
+from gateway.core.value import frozen
 
 __all__ = [
     "AmbiguousPath",
@@ -58,7 +59,7 @@ class AmbiguousPath(ValueError):
     """The tool's server may read the path otherwise than we do: refuse the call (`ERR_INVALID_ARGUMENTS`)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class BoundRequest:
     """A request with every value filled in; what the journal keeps of a compensator.
 
@@ -220,7 +221,7 @@ class Operation:
         return self.compensator is not None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Match:
     """Which operation a call is, the values of the template's segments, and why, in one sentence for `explain`."""
 

@@ -306,9 +306,9 @@ class Trajectory:
     @property
     def needs_attention(self) -> bool:
         """Whether time alone makes something due in it: approvals, notices, doubts, work past the pivot."""
-        return bool(
-            self.in_doubt or self.staged or self.deferred or self.released or self.is_closing or self.approvals
-        ) or (bool(self.incidents) and self.has_notices)
+        if self.in_doubt or self.staged or self.deferred or self.released or self.is_closing or self.approvals:
+            return True
+        return bool(self.incidents) and self.has_notices
 
     @property
     def undone_since(self) -> int:
@@ -477,13 +477,20 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             assert_never(never)
 
 
+_TIERS: dict[str, Tier] = {tier.value: tier for tier in Tier}
+
+
 def _intended(state: Trajectory, record: StepIntended, at: int) -> None:
-    tier = Tier(record.tier)
-    _expect(state, record, state.phase in (Phase.PREPARING, Phase.FINALIZING))
-    _expect(state, record, record.step == len(state.steps) + 1)
-    _expect(state, record, tier is not Tier.PIVOT or state.pivot is None)
-    _delivered(state, record.delivered)
-    state.steps[record.step] = Step(
+    tier = _TIERS[record.tier]
+    is_legal = (
+        (state.phase is Phase.PREPARING or state.phase is Phase.FINALIZING)
+        and record.step == len(state.steps) + 1
+        and (tier is not Tier.PIVOT or state.pivot is None)
+    )
+    _expect(state, record, is_legal)
+    if record.delivered:
+        _delivered(state, record.delivered)
+    step = state.steps[record.step] = Step(
         number=record.step,
         tool=record.tool,
         operation=record.operation,
@@ -503,7 +510,7 @@ def _intended(state: Trajectory, record: StepIntended, at: int) -> None:
         approval=record.approval,
     )
     state.in_flight.add(record.step)
-    _known(state, state.steps[record.step])
+    _known(state, step)
     if tier is Tier.PIVOT:
         state.pivot = record.step
 

@@ -44,9 +44,9 @@ def classify(exchange: Reply | Broken, tool: ToolSpec, operation: Operation, at:
 
 def _of_reply(reply: Reply, tool: ToolSpec, operation: Operation, at: int) -> Outcome:
     status = reply.status
-    asked_ms = parse_retry_after(reply.headers, at)
     if 200 <= status < 400:
         return Success(reply)
+    asked_ms = parse_retry_after(reply.headers, at)
     if status == 429 or (status == 503 and first_header(reply.headers, b"retry-after") is not None):
         return Failed(Fault.THROTTLED, reply=reply, retry_after_ms=asked_ms)
     if status in _CANNOT or (400 <= status < 500 and not (status == 408 and not operation.is_read)):

@@ -102,6 +102,7 @@ class Proxy:
         self._limits = limits
         self._pseudonym = pseudonym
         self._in_flight = 0
+        self.on_stray: Callable[[str, str, str], None] = lambda agent, run, why: None
         self.contained: Mapping[str, Sequence[str]] = {}
         self.mcp: Callable[[IncomingRequest], Awaitable[OutgoingResponse]] | None = None
         self._writes: set[asyncio.Task[Any]] = set()
@@ -169,14 +170,28 @@ class Proxy:
             return self._refused("other", _contained(caller.name, self.contained[caller.name][0]))
         run = (request.field(b"seawall-trajectory") or b"").decode("latin-1")
         answer = await forward.connect(request, Traveller(caller.name, run))
-        return self._refused("other", answer) if isinstance(answer, Refusal) else answer
+        return self._refused("other", self._strayed(request, answer)) if isinstance(answer, Refusal) else answer
+
+    def _strayed(self, request: IncomingRequest, refusal: Refusal) -> Refusal:
+        """Return a refusal, after locking away whoever called a host that is no tool's, where that is asked for."""
+        forward = self._forward
+        is_proxied = request.method == "CONNECT" or not request.target.startswith(b"/")
+        if forward is None or not is_proxied or not forward.is_betrayed_by(refusal):
+            return refusal
+        caller = caller_of(request)
+        named = refusal if isinstance(caller, Refusal) else self._run_name(request, caller)
+        if isinstance(caller, Refusal) or isinstance(named, Refusal):
+            return refusal
+        self.on_stray(caller.name, named[0] if named[1] else "", refusal.detail)
+        return Refusal(code=Code.QUARANTINED, detail=f"{refusal.detail} This run is quarantined because of it.")
 
     # --- making the call
 
     def _accept(self, request: IncomingRequest) -> tuple[ToolSpec, Match, Call] | Refusal:
+        field = request.fields.get
         if request.method in _NEVER_PASSED:
             return Refusal(code=Code.INVALID_ARGUMENTS, detail=f"{request.method} is not passed on to tools.")
-        option = None if request.field(b"connection") is None else protected_option(request.headers)
+        option = None if field(b"connection") is None else protected_option(request.headers)
         if option is not None:
             return Refusal(
                 code=Code.INVALID_ARGUMENTS,
@@ -185,7 +200,7 @@ class Proxy:
             )
         found = self._tool(request)
         if isinstance(found, Refusal):
-            return found
+            return self._strayed(request, found)
         tool, rest = found
         if tool.mcp is not None:
             where = f"/seawall/mcp/{tool.name}"
@@ -212,7 +227,7 @@ class Proxy:
         named = self._run_name(request, caller)
         if isinstance(named, Refusal):
             return named
-        stage = request.field(b"seawall-stage") or b""
+        stage = field(b"seawall-stage") or b""
         if stage and not _NAME.fullmatch(stage):
             return _bad_header("Seawall-Stage", "1 to 128 letters, digits and . _ : -, the first a letter or digit")
         key = self._caller_key(request, tool)
@@ -238,9 +253,9 @@ class Proxy:
             is_run_named=named[1],
             params=match.params,
             caller_key=key,
-            wait_s=0.0 if request.field(b"prefer") is None else preferred_wait_s(request.headers),
+            wait_s=0.0 if field(b"prefer") is None else preferred_wait_s(request.headers),
             stage=stage.decode("ascii"),
-            traceparent=b"" if request.field(b"traceparent") is None else None,
+            traceparent=b"" if field(b"traceparent") is None else None,
         )
         return tool, match, call
 
@@ -256,14 +271,14 @@ class Proxy:
         return self._unknown_tool(target.tool) if tool is None else (tool, target.rest)
 
     def _run_name(self, request: IncomingRequest, caller: Caller) -> tuple[str, bool] | Refusal:
-        given = request.field(b"seawall-trajectory")
+        given = request.fields.get(b"seawall-trajectory")
         if given is not None:
             if not _NAME.fullmatch(given):
                 return _bad_header(
                     "Seawall-Trajectory", "1 to 128 letters, digits and . _ : -, the first a letter or digit"
                 )
             return given.decode("ascii"), True
-        trace = request.field(b"traceparent")
+        trace = request.fields.get(b"traceparent")
         if trace is not None:
             found = _TRACEPARENT.fullmatch(trace.strip())
             if found is not None and found.group(1) != _NO_TRACE:
@@ -273,9 +288,9 @@ class Proxy:
         return "", False
 
     def _caller_key(self, request: IncomingRequest, tool: ToolSpec) -> str | Refusal | None:
-        key = request.field(b"idempotency-key")
+        key = request.fields.get(b"idempotency-key")
         if key is None and tool.idempotency is not None:
-            key = request.field(tool.idempotency.header.lower().encode("ascii"))
+            key = request.fields.get(tool.idempotency.header.lower().encode("ascii"))
         if key is None:
             return None
         if not _KEY.fullmatch(key):
@@ -330,9 +345,11 @@ class Proxy:
         request.goes_on = lambda: call.is_committed_to_send
         self._writes.add(task)
         try:
-            return await self._through(call)
+            return await self._pipeline(call)
         finally:
             self._writes.discard(task)
+            if call.request.body is not None:
+                await call.request.body.aclose()
 
     async def _shielded(self, call: Call) -> Outcome:
         task = asyncio.get_running_loop().create_task(self._through(call))

@@ -34,6 +34,7 @@ class IncomingRequest:
         method: as the agent wrote it.
         target: the raw request target.
         headers: raw fields in order, hop-by-hop ones included.
+        fields: the first value of each field, by its name in lower case.
         has_body: whether the request declares one, be it empty (`Content-Length: 0`).
         proven_agent: whom a token proves the caller to be, once `ingress/caller.py` has looked.
         goes_on: whether the handler is to finish though the agent has left; without one it is cancelled then.
@@ -43,9 +44,9 @@ class IncomingRequest:
         "_body_size",
         "_connection",
         "_content",
-        "_fields",
         "_is_continue_due",
         "_was_continued",
+        "fields",
         "goes_on",
         "has_body",
         "headers",
@@ -64,23 +65,23 @@ class IncomingRequest:
         self.headers: Headers = message.raw_headers
         self.version = message.version
         self.is_kept_alive = not message.should_close and message.method != "CONNECT"
-        self._fields = {name.lower(): value for name, value in reversed(self.headers)}
-        length = self._fields.get(b"content-length")
+        self.fields = {name.lower(): value for name, value in reversed(self.headers)}
+        length = self.fields.get(b"content-length")
         self._body_size = None if message.chunked else int(length or 0)
         self.has_body = message.chunked or length is not None
-        self._is_continue_due = b"expect" in self._fields and message.version == HttpVersion11
+        self._is_continue_due = b"expect" in self.fields and message.version == HttpVersion11
         self._was_continued = False
         self.proven_agent: str | None = None
         self.goes_on: Callable[[], bool] | None = None
 
     def field(self, name: bytes) -> bytes | None:
         """Return the first field of that name (given in lower case), or None."""
-        return self._fields.get(name)
+        return self.fields.get(name)
 
     def replace_headers(self, headers: Headers) -> None:
         """Have the rest of the gateway see other fields."""
         self.headers = headers
-        self._fields = {name.lower(): value for name, value in reversed(headers)}
+        self.fields = {name.lower(): value for name, value in reversed(headers)}
 
     @property
     def peer(self) -> str:

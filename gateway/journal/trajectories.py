@@ -89,6 +89,8 @@ class Run:
 
     def notify(self) -> None:
         """Wake who waits for a change."""
+        if not self._watchers:
+            return
         watchers, self._watchers = self._watchers, []
         for future in watchers:
             if not future.done():
@@ -328,10 +330,16 @@ class Trajectories:
             records = (
                 [*(opened if not isinstance(opened, Refusal) else ()), *records] if not _opens(records) else records
             )
-        entries = []
+        entries: list[Entry] = []
         for record in records:
             evolve(state, record, at)
-            entries.append(_entry(state, record, at))
+            kind, data = encode(record)
+            step = state.steps.get(getattr(record, "step", 0))
+            if step is None:
+                entries.append(Entry(kind, at, data))
+            else:
+                # What the envelope says: the step that it is about, and where that goes.
+                entries.append(Entry(kind, at, data, f"{state.id}/{step.number}", f"{step.tool}.{step.operation}"))
         future = self.journal.append(
             Append(
                 stream=state.id,
@@ -344,7 +352,8 @@ class Trajectories:
             ),
             lazy=lazy,
         )
-        self._note_doubt(state)
+        if state.in_doubt or state.id in self._doubtful:
+            self._note_doubt(state)
         run.pending.add(future)
         future.add_done_callback(partial(self._appended, run, records, lazy))
         if state.phase is not phase or before == 0 or state.is_open is not was_open:
@@ -355,7 +364,8 @@ class Trajectories:
                 self._file(run)
             else:
                 self._retire(run)
-        self._attend(run)
+        if state.needs_attention or state.id in self._attentive:
+            self._attend(run)
         run.notify()
         return future
 
@@ -670,13 +680,3 @@ def _fits(lost: Run, run: Run, record: Record) -> bool:
 
 def _opens(records: Sequence[Record]) -> bool:
     return isinstance(records[0], TrajectoryOpened)
-
-
-def _entry(state: Trajectory, record: Record, at: int) -> Entry:
-    """Return a record as the journal takes it, with what its envelope says: the step it is about, and where that goes."""
-    kind, data = encode(record)
-    number = getattr(record, "step", None)
-    step = state.steps.get(number) if isinstance(number, int) else None
-    if step is None:
-        return Entry(kind, at, data)
-    return Entry(kind, at, data, f"{state.id}/{number}", f"{step.tool}.{step.operation}")

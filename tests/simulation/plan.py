@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tests.simulation.world import Fate
 
-__all__ = ["Action", "Plan", "canonical", "drawn"]
+__all__ = ["Action", "Plan", "canonical", "contained", "drawn"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class Plan:
     """A run: what it does, after which group it changes its mind, and what the network and the tools have in store.
 
     `cut_after_s`: an operator aborts the run then, whatever it is doing. A reckless agent goes on past unknown outcomes.
+    A peer is another agent that looks at what this one makes; `is_contained`: somewhere on the way the run is quarantined.
     `rewind`: a savepoint is taken after the first of the two groups, and rewound to after the second, once.
     """
 
@@ -48,6 +49,8 @@ class Plan:
     is_reckless: bool = False
     fault_ratio: float = 0.3
     refused_undo: frozenset[str] = frozenset()
+    has_peer: bool = False
+    is_contained: bool = False
 
     @property
     def actions(self) -> list[Action]:
@@ -56,7 +59,7 @@ class Plan:
     @property
     def may_freeze(self) -> bool:
         """Whether a person may be needed: a tool that can neither be asked nor take a key, or that refuses an undo."""
-        return bool(self.refused_undo) or any(action.tool == "blind" for action in self.actions)
+        return self.is_contained or bool(self.refused_undo) or any(action.tool == "blind" for action in self.actions)
 
 
 _AFTER = (
@@ -153,4 +156,29 @@ def canonical() -> list[Plan]:
             script={"probed-database": [Fate.ANSWER_LOST], "keyed-repaired": [Fate.LOST], "brief-deploy": [Fate.LATE]},
         ),
         Plan("hanging", _chain(Action("probed", "make", "probed-late")), script={"probed-late": [Fate.LATE]}),
+    ]
+
+
+def contained() -> list[Plan]:
+    """Runs that are quarantined somewhere on the way, while another agent looks at what they make.
+
+    One does its work and reaches its pivot, through lost and late answers; one is undone; one hangs until it is given up.
+    """
+    made = [Action("shelf", "make", f"shelf-{n}") for n in range(3)]
+    return [
+        Plan(
+            "pivot",
+            _chain(*made, Action("shelf", "go", "shelf-pivot")),
+            script={"shelf-1": [Fate.ANSWER_LOST], "shelf-2": [Fate.TWICE], "shelf-pivot": [Fate.LOST]},
+            has_peer=True,
+        ),
+        Plan(
+            "undone", _chain(*made, Action("probed", "make", "probed-3")), abort_after=3, undo_faults=2, has_peer=True
+        ),
+        Plan(
+            "late",
+            _chain(made[0], Action("probed", "make", "probed-late"), made[1]),
+            script={"shelf-0": [Fate.LATE], "probed-late": [Fate.LATE]},
+            has_peer=True,
+        ),
     ]
