@@ -27,6 +27,7 @@ from gateway.config.watch import changes
 from gateway.core.authority import Authority as HostAuthority
 from gateway.core.credential import AwsSource, ExecSource, Lease, LeaseSource, OAuthSource, StaticSource
 from gateway.core.forwarding import via
+from gateway.core.mcp_session import Client as McpClient
 from gateway.core.outcome import Refusal
 from gateway.core.records import LeaseEnded, LeaseTaken
 from gateway.core.server import Address, JournalBackend, ServerSettings
@@ -39,7 +40,7 @@ from gateway.egress.credentials import Broker, LeasedEgress
 from gateway.egress.direct import DirectEgress
 from gateway.egress.mcp import McpEgress
 from gateway.egress.spool import Spool
-from gateway.ingress.caller import Door
+from gateway.ingress.caller import Caller, Door
 from gateway.ingress.claims import Claims
 from gateway.ingress.containment import Containments
 from gateway.ingress.control import Control, control_app, health_app
@@ -55,6 +56,7 @@ from gateway.ingress.proxy import Proxy, ProxyLimits, refuse_request
 from gateway.ingress.runs import Runs
 from gateway.ingress.tunnel import TunnelDoor
 from gateway.ingress.unix import bind_unix
+from gateway.ingress.websocket import WebSockets
 from gateway.journal import Journal, JournalStats
 from gateway.journal.committer import CommitterSettings
 from gateway.journal.containment import ContainmentLog
@@ -173,6 +175,7 @@ class Gateway:
         self._build(salt, await self._journal.meta("mcp_key", bytes.fromhex(self._clock.token() + self._clock.token())))
         self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
         await self._listings.load()
+        await self._mcp.service.tasks.load()
         self._stages.recovery.restore(await self._journal.recall(REPAIRS))
         self._stages.policy.restore(await self._journal.recall(DECIDED))
         self._in_force(self._catalog)
@@ -186,6 +189,7 @@ class Gateway:
         self._resume()
         _log.info("recovered", extra={"event": "recovered", "open_runs": {kind.value: n for kind, n in runs.items()}})
         await self._serve_agents()
+        self._mcp.service.tasks.resume()
         self._spawn(self._janitor.run(), "janitor")
         self._spawn(self._escalator.run(), "escalator")
         self._spawn(self._notifier.run(), "notifier")
@@ -193,6 +197,7 @@ class Gateway:
         if self._keeper is not None:
             self._spawn(self._keeper.run(), "the journal's keeper")
         self._spawn(self._refresh(), "figures")
+        self._spawn(self._websockets.run(), "WebSockets")
         if self._token_file is not None:
             self._spawn(self._follow_tokens(self._token_file), "follow the tokens")
         if settings.watch:
@@ -263,11 +268,13 @@ class Gateway:
         """Take over what was issued and revoked. A file that cannot be used any more changes nothing."""
         while True:
             await self._clock.sleep(1.0)
+            self._cut_off()
             if not await asyncio.to_thread(file.has_changed):
                 continue
             try:
                 await asyncio.to_thread(file.read)
                 _log.info("tokens read", extra={"event": "tokens", "count": len(file.tokens.entries)})
+                self._cut_off()
             except TokenFileError as error:
                 _log.error("the tokens in force stay so", extra={"event": "tokens", "problem": str(error)})
 
@@ -292,13 +299,15 @@ class Gateway:
         breaker = BreakerStage(clock, telemetry, journal.remember)
         self._verifier = HttpVerifier(lambda: self._pipeline, self.catalog, clock)
         probers = {"http": HttpProbe(self.catalog, clock)}
+        policy = PolicyStage(self._trajectories, clock, journal.remember, is_shadow=settings.shadow)
+        in_shadow = policy.note_shadow if settings.shadow else None
         self._stages = Stages(
             telemetry=TelemetryStage(clock, telemetry),
             recovery=RecoveryStage(self._trajectories, clock, telemetry, journal.remember),
-            policy=PolicyStage(self._trajectories, clock, journal.remember, is_shadow=settings.shadow),
+            policy=policy,
             idempotency=IdempotencyStage(self._trajectories, journal, clock),
-            hold=HoldStage(self._containment, self._trajectories, self.catalog, clock, is_shadow=settings.shadow),
-            quarantine=QuarantineStage(self._containment, self._trajectories, is_shadow=settings.shadow),
+            hold=HoldStage(self._containment, self.catalog, clock, in_shadow),
+            quarantine=QuarantineStage(self._containment, self._trajectories, in_shadow),
             saga=SagaStage(self._trajectories, journal, telemetry),
             approval=ApprovalStage(self._trajectories, self._verifier, clock, telemetry),
             outbox=OutboxStage(self._trajectories, clock, telemetry),
@@ -375,13 +384,26 @@ class Gateway:
             ProxyLimits(body_memory=limits.memory, body_max=limits.body, in_flight=limits.in_flight),
             pseudonym,
             self._forward,
+            breaker.peek,
         )
+        self._proxy.held_by = self._quarantiner.is_quarantined
         self._proxy.on_stray = self._quarantiner.on_stray
         self._proxy.contained = self._containment.state.agents
+        self._websockets = WebSockets(clock)
+        self._proxy.carry = self._websockets.carry
         self._listings = Listings(self.catalog, self._egress, journal, clock)
         service = McpService(
-            self.catalog, self._egress, self._proxy.run, self._listings, self._trajectories, clock, self._approval
+            self.catalog,
+            self._egress,
+            self._proxy.run,
+            self._listings,
+            self._trajectories,
+            clock,
+            journal,
+            self._approval,
         )
+        service.held_by = self._quarantiner.is_quarantined
+        service.tasks.is_known = self._is_known
         self._mcp = self._proxy.mcp = McpFront(
             service,
             self._spool,
@@ -453,6 +475,19 @@ class Gateway:
         self.listen = _url((address.host, port), address)
         self._forward.own = _own_authorities(address, port)
 
+    def _cut_off(self) -> None:
+        """Cut what is open under a token that was revoked or has expired: streams, tunnels, reads. Writes are finished."""
+        tokens = self._tokens()
+        if tokens is None:
+            return
+        at = self._clock.at()
+        if cut := self._front.cut(lambda entry: tokens.is_good(entry, at)):
+            _log.warning("connections of agents without a good token were cut", extra={"event": "cut", "count": cut})
+
+    def _is_known(self, client: McpClient) -> bool:
+        tokens = self._tokens()
+        return not client.is_proven or tokens is None or tokens.knows(client.agent, self._clock.at())
+
     # --- the manifest in force
 
     def catalog(self) -> Catalog:
@@ -498,8 +533,8 @@ class Gateway:
         """Serve one MCP server to one client over pipes, until the client closes its own."""
         await StdioFront(self._mcp, self._catalog.tools[tool], self._clock.token()).serve(reader, write)
 
-    async def _approval(self, identity: str, wait_s: float) -> Mapping[str, object] | Refusal:
-        shown = await self._runs.approval("GET", identity, wait_s)
+    async def _approval(self, identity: str, wait_s: float, caller: Caller) -> Mapping[str, object] | Refusal:
+        shown = await self._runs.approval("GET", identity, wait_s, caller)
         return shown if isinstance(shown, Refusal) else shown.view
 
     # --- what is contained
@@ -510,7 +545,10 @@ class Gateway:
         def is_meant(whose: Traveller) -> bool:
             return whose.agent == subject.agent and (not subject.run or whose.run in ("", subject.run))
 
-        return self._tunnels.cut(is_meant)
+        def is_severed(agent: str, run: str) -> bool:
+            return self._quarantiner.is_quarantined(run, agent) is not None
+
+        return self._tunnels.cut(is_meant) + self._websockets.cut(is_severed)
 
     def _shown_quarantine(self, run: str, agent: str) -> dict[str, object] | None:
         held = self._quarantiner.is_quarantined(run, agent)
@@ -622,6 +660,7 @@ class Gateway:
             "open_trajectories": len(self._trajectories),
             **self._proxy.statistics(),
             **self._tunnels.statistics(),
+            **self._websockets.statistics(),
             **self._mcp.statistics(),
             **self._unwinder.statistics(),
             **self._finalizer.statistics(),
@@ -642,8 +681,10 @@ class Gateway:
         """Drain and stop. Calls in flight have `settings.drain` seconds; what is left then is in doubt."""
         self._not_ready = "shutting down"
         self._proxy.is_admitting = False
+        self._mcp.service.tasks.pause()
         self._front.stop_accepting()
         self._tunnels.drain()
+        self._websockets.drain()
         began = self._clock.now()
         await self._front.wait_idle(self.settings.drain)
         cut = await self._proxy.drain(max(0.0, self.settings.drain - (self._clock.now() - began)))

@@ -26,6 +26,7 @@ from gateway.config.rules import (
     admission_of,
     check_breaker,
     check_domain_of,
+    check_headers,
     check_name,
     check_operation,
     check_retry,
@@ -37,6 +38,7 @@ from gateway.config.rules import (
 from gateway.config.secrets import SecretProblem, SecretSource
 from gateway.config.suspend import compile_suspension
 from gateway.config.template import SecretRef, compile_parts, secrets_in
+from gateway.config.tls import TlsFiles, check_tls, client_context
 from gateway.core.admission import AdmissionSettings
 from gateway.core.breaker import BreakerSettings
 from gateway.core.claim import ClaimKey
@@ -48,6 +50,7 @@ from gateway.core.credential import (
     OAuthSource,
     StaticSource,
 )
+from gateway.core.header_filter import ForwardedMode, header_filter
 from gateway.core.hold import ClaimNeedSettings, Trusted
 from gateway.core.manifest import (
     ApprovalPolicy,
@@ -68,6 +71,7 @@ from gateway.core.manifest import (
     VerifySettings,
 )
 from gateway.core.mcp_tools import CALL, CallMatcher, target_of
+from gateway.core.openapi import Document
 from gateway.core.retry import RetrySettings
 from gateway.core.routing import SAFE_METHODS, Matcher, Pattern, PatternError, parse_pattern
 from gateway.core.secret import Secret, SecretBox
@@ -83,6 +87,7 @@ from gateway.core.tool import (
     Operation,
     Probe,
     RequestTemplate,
+    Tls,
     ToolSpec,
     Upstream,
     Verifier,
@@ -285,11 +290,13 @@ class _Compiler:
             self._problems.add(entry.at("idempotency", "header"), "not a header name", "letters, digits and `-`")
         credential, leases = self._credential(entry), self._leases(entry)
         proof = leases or credential
+        check_headers(entry, self._problems)
         operations = _Operations(self, name, entry, effective.timeouts)
         declared = operations.compile()
         hosts = read_hosts(entry, self._problems)
         called = operations.compile_calls()
         mcp = self._mcp(entry)
+        tls = self._tls(entry, upstream)
         if upstream is None:
             return None
         guarded = [operation for _, operation, _ in declared] + [operation for operation, _ in called.values()]
@@ -299,7 +306,10 @@ class _Compiler:
         ruled = {
             one.rule.name: [one.settings, one.rule.asks] for one in self._rules if not one.tools or name in one.tools
         }
-        digest = self._digest(settings, effective, _revealed(proof), environment, gated, asked, ruled)
+        document = self._loaded.documents.get(name)
+        read_from = None if document is None else document[0].hex()
+        given = (read_from, tls and tls.digest)
+        digest = self._digest(settings, effective, _revealed(proof), environment, gated, asked, ruled, *given)
         old = self._previous.tools.get(name)
         if old is not None and old.digest == digest and old.domain is effective.domain:
             return old
@@ -326,6 +336,10 @@ class _Compiler:
             is_strict=settings.strict,
             hosts=hosts,
             reach=settings.reach,
+            tls=tls,
+            admit=header_filter(settings.headers, settings.forwarded),
+            websocket=settings.websocket if settings.websocket is not None and settings.websocket.enabled else None,
+            takes_forwarded=settings.forwarded is not ForwardedMode.DROP,
             recovery=settings.recovery,
             breaker_key=self._breaker_key(upstream, _revealed(proof)),
             digest=digest,
@@ -336,6 +350,17 @@ class _Compiler:
         """Return an operation with the rules that concern its calls, and the sentence beside it."""
         return replace(operation, rules=rules_for(self._rules, tool, operation)), reason
 
+    def _tls(self, entry: Entry[ToolSettings], upstream: Upstream | None) -> Tls | None:
+        settings = entry.settings.tls
+        if settings is None:
+            return None
+        check_tls(entry, settings, upstream, self._problems)
+        if self._source.is_offline:
+            return Tls(None, settings.server_name, self._digest(settings))
+        files = TlsFiles(entry, settings, self._source.files, self._problems)
+        context = client_context(entry, settings, files, self._problems)
+        return Tls(context, settings.server_name, self._digest(settings, files.content))
+
     def _mcp(self, entry: Entry[ToolSettings]) -> McpUpstream | None:
         settings = entry.settings.mcp
         if settings is None:
@@ -345,6 +370,11 @@ class _Compiler:
             for name, text in settings.environment.items()
         ]
         return McpUpstream(settings.command, tuple(environment), settings.folder, settings.protocol, settings.inherit)
+
+    def document(self, tool: str) -> Document | None:
+        """Return a tool's OpenAPI document."""
+        found = self._loaded.documents.get(tool)
+        return None if found is None else found[1]
 
     def constant(self, text: str, position: Position) -> str | None:
         """Return a text with its secrets in place, or None after reporting what else it holds."""
@@ -658,10 +688,25 @@ class _Operations:
             at = ("operations", name)
             self._check(name, settings, at)
             pattern = self._pattern(name, settings, at)
-            operation = self._operation(name, settings, at)
+            operation = self._described(self._operation(name, settings, at), at, is_readable=pattern is not None)
             if pattern is not None:
                 compiled.append((pattern, operation, _reason(operation)))
         return compiled
+
+    def _described(self, operation: Operation, at: tuple[str, ...], *, is_readable: bool) -> Operation:
+        """Add what the tool's OpenAPI document says; the manifest's own words win."""
+        found = self._compiler.document(self._tool)
+        if found is None or not is_readable:
+            return operation
+        told = found.find(operation.source)
+        if told is None:
+            here, name = self._entry.at(*at, "match"), shown(self._entry.settings.openapi or "")
+            self._problems.warn(here, f"`{name}` does not describe it", "so models see what `match` and `input` say")
+            return operation
+        description = told.description if operation.description is None else operation.description
+        if operation.input is not None:
+            return replace(operation, description=description, form=told.form)
+        return replace(operation, description=description, input=told.schema, form=told.form)
 
     def _check(self, name: str, settings: OperationSettings, at: tuple[str, ...]) -> None:
         check_name("an operation", name, self._entry.at(*at), self._problems)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
+from gateway.config import openapi
 from gateway.config.decode import decode
 from gateway.config.errors import Position, Problems, nearest, shown
 from gateway.config.files import FileLog
@@ -26,6 +27,7 @@ from gateway.core.manifest import (
     SuspendSettings,
     ToolSettings,
 )
+from gateway.core.openapi import Document
 from gateway.core.policy import RuleSettings
 
 __all__ = ["SHIPPED", "Entry", "Loaded", "load_files"]
@@ -55,7 +57,8 @@ class Entry(Generic[T]):
 
 @dataclass(slots=True)
 class Loaded:
-    """Everything that the files say. `names` also holds names whose settings were refused."""
+    """Everything that the files say. `names` also holds names whose settings were refused; `documents` are tools' OpenAPI
+    documents, by tool, each with a digest of its file."""
 
     tools: dict[str, Entry[ToolSettings]] = field(default_factory=dict)
     domains: dict[str, Entry[DomainSettings]] = field(default_factory=dict)
@@ -66,6 +69,7 @@ class Loaded:
     suspend: dict[str, Entry[SuspendSettings]] = field(default_factory=dict)
     claims: dict[str, Entry[ClaimSettings]] = field(default_factory=dict)
     rules: dict[str, Entry[RuleSettings]] = field(default_factory=dict)
+    documents: dict[str, tuple[bytes, Document]] = field(default_factory=dict)
     names: dict[str, dict[str, Position]] = field(default_factory=lambda: {section: {} for section in SECTIONS})
 
 
@@ -73,6 +77,7 @@ def load_files(path: Path, files: FileLog, problems: Problems) -> Loaded:
     """Read a manifest; what is wrong goes to `problems`."""
     loader = _Loader(files, problems)
     loader.load(path, Position(str(path)), ())
+    loader.read_documents()
     return loader.loaded
 
 
@@ -123,6 +128,21 @@ class _Loader:
         self._section(node, path, "suspend", SuspendSettings, self.loaded.suspend)
         self._section(node, path, "claims", ClaimSettings, self.loaded.claims)
         self._section(node, path, "rules", RuleSettings, self.loaded.rules)
+
+    def read_documents(self) -> None:
+        for name, entry in self.loaded.tools.items():
+            if entry.settings.openapi is None:
+                continue
+            path = entry.folder / entry.settings.openapi
+            try:
+                data = self._files.read(path, openapi.LIMIT_BYTES)
+                self.loaded.documents[name] = openapi.document_of(data)
+            except OSError as error:
+                reason = error.strerror or "it cannot be read"
+                problem = f"cannot read `{shown(str(path), 500)}`: {reason}"
+                self._problems.add(entry.at("openapi"), problem, "name a file beside the manifest")
+            except openapi.DocumentProblem as error:
+                self._problems.add(entry.at("openapi"), f"`{shown(path.name)}`: {error}")
 
     def _section(self, node: Map, path: Path, key: str, settings: type[T], into: dict[str, Entry[T]]) -> None:
         section = node.values.get(key)

@@ -44,8 +44,18 @@ class SecretSource:
     ) -> None:
         self._folder = folder
         self._environ = environ
-        self.is_offline = is_offline
+        self._is_offline = is_offline
         self._files = files
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether what is secret is made up, and its files need not be there."""
+        return self._is_offline
+
+    @property
+    def files(self) -> FileLog:
+        """What notes the files that are read."""
+        return self._files
 
     def read(self, name: str, entry: Entry[SecretSettings] | None) -> Secret:
         """Return a secret.
@@ -53,7 +63,7 @@ class SecretSource:
         Raises:
             SecretProblem: it is missing, empty, or cannot stand in a header.
         """
-        if self.is_offline:
+        if self._is_offline:
             return Secret(f"secret-{name}")
         text = self._text(name, entry)
         text = text.removesuffix("\n").removesuffix("\r")

@@ -16,12 +16,14 @@ from annotated_types import Ge, Gt, Le, MinLen
 from gateway.core.admission import AdmissionSettings
 from gateway.core.breaker import BreakerSettings
 from gateway.core.credential import AwsSettings, ExecSettings, OAuthSettings
+from gateway.core.header_filter import ForwardedMode, HeaderSettings
 from gateway.core.hold import ClaimNeedSettings, ClaimSettings
 from gateway.core.policy import RuleSettings
 from gateway.core.reach import Reach
 from gateway.core.recovery import RecoverySettings
 from gateway.core.retry import RetrySettings
 from gateway.core.setting import CEL, REQUEST_LINE, SECONDS, TEMPLATE, Doc
+from gateway.core.websocket import WebSocketSettings
 
 __all__ = [
     "ApprovalPolicy",
@@ -49,6 +51,7 @@ __all__ = [
     "SuspendSettings",
     "Tier",
     "TimeoutSettings",
+    "TlsSettings",
     "ToolSettings",
     "VerifySettings",
 ]
@@ -153,6 +156,23 @@ class CredentialSettings:
         SECONDS,
         Gt(0),
         Doc("A lease lasts no longer; with `value` it makes that a lease, too. Default 15m."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """How TLS is spoken with the tool, where the system's trust is not what decides. Files are PEM, their paths relative
+    to the manifest; they are read at load, and a file that changes is taken up like a change of the manifest."""
+
+    ca: Annotated[
+        str | None, Doc("File of the certificates that are trusted for the tool, instead of the system's.")
+    ] = None
+    certificate: Annotated[
+        str | None, Doc("File of the certificate shown to the tool, those that vouch for it after it.")
+    ] = None
+    key: Annotated[str | None, Doc("File of the certificate's key, not encrypted; else it is in the same file.")] = None
+    server_name: Annotated[
+        str | None, Doc("Name sent in the hello (SNI) and looked for in the tool's certificate; else the URL's host.")
     ] = None
 
 
@@ -376,9 +396,12 @@ class OperationSettings:
     description: Annotated[
         str | None, Doc("What it does, for models; of an HTTP operation offered as an MCP tool.")
     ] = None
-    input: Annotated[object, Doc("JSON Schema of the arguments it takes as an MCP tool; else made from `match`.")] = (
-        None
-    )
+    input: Annotated[
+        object,
+        Doc(
+            "JSON Schema of the arguments it takes as an MCP tool; else of the tool's `openapi`, else made from `match`."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,7 +427,11 @@ class McpSettings:
 class ToolSettings:
     """An external service: `upstream` for HTTP, `mcp` for an MCP server."""
 
-    upstream: Annotated[str | None, MinLen(1), Doc("Base URL: http or https, host, port, path prefix.")] = None
+    upstream: Annotated[
+        str | None,
+        MinLen(1),
+        Doc("Base URL: http or https, host, port, path prefix; or `unix:/path/to.sock`, `unix:/path/to.sock:/prefix`."),
+    ] = None
     mcp: Annotated[McpSettings | None, Doc("The MCP server that it is.")] = None
     domain: Annotated[str | None, Doc("Domain it shares; without one it has a default domain of its own.")] = None
     breaker: Annotated[BreakerSettings | None, Doc("Its circuit breaker.")] = None
@@ -413,11 +440,26 @@ class ToolSettings:
     timeouts: Annotated[TimeoutSettings | None, Doc("Overrides the domain's time bounds.")] = None
     idempotency: Annotated[IdempotencySettings | None, Doc("Present if the tool honours idempotency keys.")] = None
     credentials: Annotated[CredentialSettings | None, Doc("Put on each request by the gateway.")] = None
+    tls: Annotated[TlsSettings | None, Doc("How TLS is spoken with it.")] = None
+    websocket: Annotated[WebSocketSettings | None, Doc("Whether agents may open WebSockets to it; default: no.")] = None
+    headers: Annotated[HeaderSettings | None, Doc("Which of the agents' header fields reach it; default: all.")] = None
+    forwarded: Annotated[
+        ForwardedMode,
+        Doc(
+            "What reaches it of Forwarded, X-Forwarded-* and the like: nothing (`drop`), what the gateway saw (`replace`), "
+            "both (`append`), or the agent's own word (`pass`)."
+        ),
+    ] = ForwardedMode.DROP
     hosts: Annotated[
         tuple[str, ...],
         Doc("Further hosts that mean it where the gateway is a proxy: `host`, `host:port`, `*.domain`."),
     ] = ()
     strict: Annotated[bool, Doc("Refuse writes that no operation declares.")] = False
+    openapi: Annotated[
+        str | None,
+        MinLen(1),
+        Doc("File with its OpenAPI document, beside the manifest: what its operations take and do as MCP tools."),
+    ] = None
     reach: Annotated[
         Reach,
         Doc(

@@ -62,6 +62,12 @@ class Definition:
         return sha256(_dumped(pinned).encode()).hexdigest()
 
     @property
+    def is_task_alone(self) -> bool:
+        """Whether its server takes calls of it as tasks only (2025-11-25)."""
+        execution = self.value.get("execution")
+        return isinstance(execution, Mapping) and execution.get("taskSupport") == "required"
+
+    @property
     def schema(self) -> object:
         """What its arguments look like."""
         return self.value.get("inputSchema")

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gateway.core.admission import AdmissionSettings
 from gateway.core.authority import HostPattern
 from gateway.core.breaker import BreakerSettings
 from gateway.core.credential import LeaseSource
 from gateway.core.expression import Environment, Expression
+from gateway.core.header_filter import HeaderFilter
 from gateway.core.hold import ClaimNeedSettings, Trusted
 from gateway.core.manifest import (
     ApprovalPolicy,
@@ -32,11 +34,16 @@ from gateway.core.recovery import RecoverySettings
 from gateway.core.retry import RetrySettings
 from gateway.core.secret import SecretBox
 from gateway.core.value import frozen
+from gateway.core.websocket import WebSocketSettings
+
+if TYPE_CHECKING:
+    import ssl
 
 __all__ = [
     "AmbiguousPath",
     "Artifacts",
     "BoundRequest",
+    "CallForm",
     "Catalog",
     "Compensator",
     "Domain",
@@ -49,6 +56,7 @@ __all__ = [
     "RequestTemplate",
     "Sink",
     "Suspension",
+    "Tls",
     "ToolSpec",
     "Upstream",
     "Verifier",
@@ -152,6 +160,26 @@ class Sink:
     secret: str | None = field(default=None, repr=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallForm:
+    """Where the arguments of an HTTP operation go that is offered as an MCP tool; those not named here go into the body
+    of a POST, PUT or PATCH, and else into the query.
+
+    Attributes:
+        query: arguments that go into the query whatever the method.
+        joined: of these, lists that are one value with commas.
+        headers: header names by argument.
+        body: the argument that is the whole body.
+        is_form: the body is a form and no JSON.
+    """
+
+    query: frozenset[str] = frozenset()
+    joined: frozenset[str] = frozenset()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: str | None = None
+    is_form: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Suspension:
     """How quarantined agents are stopped. `fill` makes the templates of `path`, `namespace` and `pod` into texts; it raises
@@ -208,6 +236,7 @@ class Operation:
     rules: tuple[Rule, ...] = ()
     artifacts: Artifacts | None = None
     claim: ClaimNeedSettings | None = None
+    form: CallForm | None = None
 
     is_read: bool = field(init=False)
     """Whether calls have no effect. Kept, since every stage asks."""
@@ -232,16 +261,22 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Where a tool lives. `prefix` is the raw path in front of every target, without a trailing slash."""
+    """Where a tool lives. `prefix` is the raw path in front of every target, without a trailing slash.
+
+    `socket` is the path of a Unix socket; scheme is `unix` then, host `localhost`, and there is no port.
+    """
 
     scheme: str
     host: str
     port: int
     prefix: str = ""
+    socket: str = ""
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port, as one text; brackets around an IPv6 address."""
+        """Scheme, host and port, as one text; brackets around an IPv6 address. Of a Unix socket its path."""
+        if self.socket:
+            return f"unix:{self.socket}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
 
@@ -249,7 +284,22 @@ class Upstream:
     def authority(self) -> str:
         """What goes into Host: the port only where it is not the scheme's own (RFC 9110 section 7.2)."""
         host = f"[{self.host}]" if ":" in self.host else self.host
+        if self.socket:
+            return host
         return host if self.port == {"http": 80, "https": 443}.get(self.scheme) else f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tls:
+    """How TLS is spoken with a tool: made at load from the files that the manifest names.
+
+    `context` has the trust and the certificate, None where the system's trust is all; `server_name` is None where the
+    upstream's host is meant. `digest` differs when any of it does, the files' contents included.
+    """
+
+    context: ssl.SSLContext | None
+    server_name: str | None
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +337,10 @@ class ToolSpec:
         leases: how each run has a credential of its own instead.
         hosts: further hosts by which a forward proxy's clients mean it, beside the upstream's own.
         reach: what kind of addresses the upstream's name may lead to.
+        tls: how TLS is spoken with it, if not as with any server.
+        admit: turns an agent's header fields into those that may reach it; None if all may.
+        websocket: how WebSockets to it are carried; None where there are none.
+        takes_forwarded: whether Forwarded and its kin reach it, from whomever.
         breaker_key: names the origin and credential that share one breaker, without revealing the credential.
         digest: of everything above as configured; equal digests mean that a reload changed nothing for this tool.
         mcp: how it is reached, if it is an MCP server.
@@ -306,6 +360,10 @@ class ToolSpec:
     hosts: tuple[HostPattern, ...] = ()
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
     reach: Reach = Reach.AUTO
+    tls: Tls | None = None
+    admit: HeaderFilter | None = None
+    takes_forwarded: bool = False
+    websocket: WebSocketSettings | None = None
     breaker_key: str = ""
     digest: str = ""
     mcp: McpUpstream | None = None

@@ -97,6 +97,7 @@ class Dispatch:
             request.fresh_connection,
             call.trajectory if request.exchange is None else request.exchange,
             True,
+            request.upgrade,
         )
 
     def _dress(self, tool: ToolSpec, operation: Operation) -> _Dress:

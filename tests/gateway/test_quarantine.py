@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import hashlib
 import json
 import ssl
 from collections.abc import Callable
@@ -301,6 +303,8 @@ async def test_shadow_blocks_nothing_and_says_so(tmp_path: Path) -> None:
         await gateway.agent.send("PUT", "/files/files/a", b"text", run="bad")
         await quarantine(gateway, trajectory="bad")
         assert (await gateway.agent.send("GET", "/files/files/a", run="good")).status == 200
+        (told,) = (await gateway.operator.send("GET", "/api/v1/rules")).json["decisions"]
+        assert (told["rule"], told["effect"], told["operation"]) == ("(artifact)", "deny", "files.get")
 
 
 async def test_calling_an_undeclared_host_quarantines_the_run(tmp_path: Path) -> None:
@@ -355,3 +359,67 @@ async def test_the_tunnels_of_a_quarantined_agent_are_cut(tmp_path: Path) -> Non
         await wait_for(lambda: over)
         assert (await gateway.operator.send("GET", "/api/v1/status")).json["tunnels"] == 0
     server.close()
+
+
+async def test_the_websockets_of_a_quarantined_run_are_cut(tmp_path: Path) -> None:
+    key = "dGhlIHNhbXBsZSBub25jZQ=="  # RFC 6455 section 1.3
+    over = asyncio.Event()
+
+    async def far_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        sent = next(line for line in head.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key:"))
+        digest = hashlib.sha1(sent.partition(b":")[2].strip() + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest()
+        writer.write(
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
+            + base64.b64encode(digest) + b"\r\n\r\n\x81\x02hi"
+        )  # fmt: skip
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read()
+        over.set()
+        writer.close()
+
+    server = await asyncio.start_server(far_end, "127.0.0.1", 0)
+    upstream = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    chat = f'  chat: {{upstream: "{upstream}", domain: saas, websocket: {{enabled: true}}}}'
+    text = WORLD.replace("gates:", f"{chat}\ngates:")
+    async with Origin() as origin, serving(tmp_path, origin.port, text) as gateway:
+        reader, writer = await gateway.agent.open()
+        fields = (
+            f"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n"
+        )
+        writer.write(f"GET /chat/room HTTP/1.1\r\nHost: x\r\nSeawall-Trajectory: bad\r\n{fields}\r\n".encode())
+        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+        assert await reader.readexactly(4) == b"\x81\x02hi"
+        told = await quarantine(gateway, trajectory="bad")
+        assert told["stages"]["sever"]["detail"] == "1 cut"
+        await asyncio.wait_for(over.wait(), 5)
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+    server.close()
+
+
+async def test_mcp_messages_that_are_no_calls_are_refused_too(tmp_path: Path) -> None:
+    """A quarantined agent lists nothing and reads no resource: these go beside the pipeline."""
+    async with Origin() as origin, serving(tmp_path, origin.port, WORLD) as gateway:
+        hello = {
+            "jsonrpc": "2.0", "id": 1, "method": "initialize",
+            "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+        }  # fmt: skip
+        headers = [("Accept", "application/json, text/event-stream"), ("Seawall-Agent", "mallory")]
+        opened = await gateway.agent.send("POST", "/seawall/mcp", hello, headers=headers)
+        assert "result" in opened.json
+        headers += [("Mcp-Session-Id", opened["mcp-session-id"]), ("MCP-Protocol-Version", "2025-11-25")]
+        await quarantine(gateway, agent="mallory")
+        for method in ("tools/list", "resources/read", "prompts/list", "initialize"):
+            message = {
+                **hello,
+                "method": method,
+                "params": hello["params"] if method == "initialize" else {"uri": "x:y"},
+            }
+            answer = await gateway.agent.send("POST", "/seawall/mcp", message, headers=headers)
+            assert answer.json["error"]["data"]["code"] == "ERR_QUARANTINED", (method, answer.body)
+        ping = await gateway.agent.send(
+            "POST", "/seawall/mcp", {**hello, "method": "ping", "params": {}}, headers=headers
+        )
+        assert ping.json["result"] == {}

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from gateway.core.taint import Lineage
+from gateway.stages.flights import Flights
+from gateway.workers.quarantine import Quarantiner
 from tests.simulation.plan import Plan, contained
 from tests.simulation.schedule import Report, play
 
@@ -61,3 +65,29 @@ def test_a_crash_right_after_takes_no_quarantine_back_that_was_on_the_disk() -> 
             except Exception as error:
                 failed.append(f"quarantined before callback {at}, crash {more} later: {error}")
     assert not failed, "\n".join(failed)
+
+
+def _unsevered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Flights, "severed", lambda self, call: None)
+    monkeypatch.setattr(Quarantiner, "_freeze", lambda self, run, told: None)
+
+
+def _untainted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lineage, "blocked", lambda self, names, run: [])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("leave_out", [_unsevered, _untainted], ids=lambda step: step.__name__)
+def test_without_this_step_the_simulation_turns_red(
+    monkeypatch: pytest.MonkeyPatch, leave_out: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    """Or it would show nothing."""
+    plan = replace(contained()[0], is_contained=True)
+    points = undisturbed(contained()[0]).handled
+    leave_out(monkeypatch)
+    for at in range(20, points, 5 * STEP):
+        try:
+            play(plan, random.Random(7), [], contain_at=at)
+        except Exception:
+            return
+    pytest.fail(f"nothing went wrong without it at any of {points} points")
