@@ -182,10 +182,10 @@ class Gateway:
         await self._containment.load()
         await self._serve_control()
         runs = await recover(self._trajectories, self._catalog)
-        self._quarantiner.enforce()
         # Only now: what is left to do in a run may begin when every run is classified, and none that drifted is touched.
         self._trajectories.on_unwinding = self._wake_unwinder
         self._trajectories.on_finalizing = self._wake_finalizer
+        self._quarantiner.enforce()
         self._resume()
         _log.info("recovered", extra={"event": "recovered", "open_runs": {kind.value: n for kind, n in runs.items()}})
         await self._serve_agents()

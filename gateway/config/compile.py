@@ -288,9 +288,9 @@ class _Compiler:
         effective = self._effective(name, entry, domains)
         if settings.idempotency is not None and not TOKEN.fullmatch(settings.idempotency.header):
             self._problems.add(entry.at("idempotency", "header"), "not a header name", "letters, digits and `-`")
+        check_headers(entry, self._problems)
         credential, leases = self._credential(entry), self._leases(entry)
         proof = leases or credential
-        check_headers(entry, self._problems)
         operations = _Operations(self, name, entry, effective.timeouts)
         declared = operations.compile()
         hosts = read_hosts(entry, self._problems)
@@ -303,13 +303,14 @@ class _Compiler:
         gated = [[one.approval, one.approved_by, [gate.name for gate in one.gates]] for one in guarded]
         asked = {gate.name: self._loaded.gates[gate.name].settings for one in guarded for gate in one.gates}
         environment = None if mcp is None else mcp.environment
+        document = self._loaded.documents.get(name)
+        read_from = None if document is None else document[0].hex()
         ruled = {
             one.rule.name: [one.settings, one.rule.asks] for one in self._rules if not one.tools or name in one.tools
         }
-        document = self._loaded.documents.get(name)
-        read_from = None if document is None else document[0].hex()
-        given = (read_from, tls and tls.digest)
-        digest = self._digest(settings, effective, _revealed(proof), environment, gated, asked, ruled, *given)
+        digest = self._digest(
+            settings, effective, _revealed(proof), environment, gated, asked, ruled, read_from, tls and tls.digest
+        )
         old = self._previous.tools.get(name)
         if old is not None and old.digest == digest and old.domain is effective.domain:
             return old
@@ -346,10 +347,6 @@ class _Compiler:
             mcp=mcp,
         )
 
-    def ruled(self, tool: str, operation: Operation, reason: str) -> tuple[Operation, str]:
-        """Return an operation with the rules that concern its calls, and the sentence beside it."""
-        return replace(operation, rules=rules_for(self._rules, tool, operation)), reason
-
     def _tls(self, entry: Entry[ToolSettings], upstream: Upstream | None) -> Tls | None:
         settings = entry.settings.tls
         if settings is None:
@@ -360,6 +357,10 @@ class _Compiler:
         files = TlsFiles(entry, settings, self._source.files, self._problems)
         context = client_context(entry, settings, files, self._problems)
         return Tls(context, settings.server_name, self._digest(settings, files.content))
+
+    def ruled(self, tool: str, operation: Operation, reason: str) -> tuple[Operation, str]:
+        """Return an operation with the rules that concern its calls, and the sentence beside it."""
+        return replace(operation, rules=rules_for(self._rules, tool, operation)), reason
 
     def _mcp(self, entry: Entry[ToolSettings]) -> McpUpstream | None:
         settings = entry.settings.mcp

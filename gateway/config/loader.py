@@ -66,10 +66,10 @@ class Loaded:
     approvals: dict[str, Entry[ApprovalSettings]] = field(default_factory=dict)
     gates: dict[str, Entry[GateSettings]] = field(default_factory=dict)
     incidents: dict[str, Entry[SinkSettings]] = field(default_factory=dict)
+    documents: dict[str, tuple[bytes, Document]] = field(default_factory=dict)
     suspend: dict[str, Entry[SuspendSettings]] = field(default_factory=dict)
     claims: dict[str, Entry[ClaimSettings]] = field(default_factory=dict)
     rules: dict[str, Entry[RuleSettings]] = field(default_factory=dict)
-    documents: dict[str, tuple[bytes, Document]] = field(default_factory=dict)
     names: dict[str, dict[str, Position]] = field(default_factory=lambda: {section: {} for section in SECTIONS})
 
 

@@ -233,10 +233,10 @@ class Operation:
     journal: JournalMode = JournalMode.STRICT
     description: str | None = None
     input: Mapping[str, object] | None = None
+    form: CallForm | None = None
     rules: tuple[Rule, ...] = ()
     artifacts: Artifacts | None = None
     claim: ClaimNeedSettings | None = None
-    form: CallForm | None = None
 
     is_read: bool = field(init=False)
     """Whether calls have no effect. Kept, since every stage asks."""

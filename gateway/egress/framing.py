@@ -43,9 +43,9 @@ def tool_lines(tool: ToolSpec) -> ToolLines:
 def never_passed(tool: ToolSpec) -> frozenset[bytes]:
     """Return the names, in lower case, of the fields that no request may bring along to the tool."""
     names = OURS_IN_REQUESTS if tool.takes_forwarded else OURS_IN_REQUESTS | FORWARDED_FIELDS
-    if tool.leases is not None:
-        is_signed = tool.leases.kind == "aws"
-        return names | (SIGNED_BY_US if is_signed else {tool.leases.header.lower().encode("ascii")})
+    leases = tool.leases
+    if leases is not None:
+        return names | (SIGNED_BY_US if leases.kind == "aws" else frozenset({leases.header.lower().encode("ascii")}))
     return names | {tool.credential[0].lower()} if tool.credential else names
 
 
