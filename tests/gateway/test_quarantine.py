@@ -423,3 +423,11 @@ async def test_mcp_messages_that_are_no_calls_are_refused_too(tmp_path: Path) ->
             "POST", "/seawall/mcp", {**hello, "method": "ping", "params": {}}, headers=headers
         )
         assert ping.json["result"] == {}
+
+
+async def test_the_stream_of_what_is_contained_is_no_run(tmp_path: Path) -> None:
+    async with Origin() as origin, serving(tmp_path, origin.port, WORLD) as gateway:
+        await quarantine(gateway, agent="mallory")
+        assert (await gateway.operator.send("GET", "/api/v1/trajectories/~containment")).status == 404
+        assert (await gateway.agent.send("GET", "/seawall/v1/trajectories/~containment")).status == 404
+        assert (await gateway.operator.send("GET", "/api/v1/trajectories")).json["trajectories"] == []
