@@ -23,8 +23,11 @@ from gateway.core.records import (
     CompensationSkipped,
     GatePassed,
     IncidentAcknowledged,
+    LeaseEnded,
+    LeaseTaken,
     NoticesDelivered,
     PlanAdopted,
+    PolicyObserved,
     ReadObserved,
     ReadsObserved,
     Record,
@@ -406,6 +409,8 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             state.reads += len(record.reads)
         case RefusalsObserved():
             state.refusals += sum(count for *_, count in record.refusals)
+        case PolicyObserved() | LeaseTaken() | LeaseEnded():
+            pass  # for the audit
         case UnwindingStarted():
             is_widened = state.phase is Phase.COMPENSATING and state.rewinding is not None and record.savepoint is None
             _expect(state, record, state.phase in (Phase.PREPARING, Phase.FROZEN) or is_widened)

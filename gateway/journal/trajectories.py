@@ -19,6 +19,7 @@ from gateway.core.codes import Code
 from gateway.core.outbox import outcome_records
 from gateway.core.outcome import Refusal
 from gateway.core.records import (
+    PolicyObserved,
     ReadObserved,
     ReadsObserved,
     Record,
@@ -40,7 +41,10 @@ from gateway.core.trajectory import IllegalRecord, Phase, StepState, Trajectory,
 from gateway.journal import Append, Entry, Journal, JournalCorrupt, JournalUnavailable, KeyClaim
 from gateway.telemetry import Telemetry
 
-__all__ = ["Read", "Run", "Trajectories"]
+__all__ = ["OWN", "Read", "Run", "Trajectories"]
+
+OWN = "~"
+"""Streams of our own begin so; no run can have such a name."""
 
 Read = tuple[str, str, str, str, str, int | None]
 """A read as it is observed: tool, operation, method, path, outcome, status."""
@@ -130,8 +134,10 @@ class Trajectories:
         self._reads: dict[str, list[tuple[str, str, str, str, str, int | None, int]]] = {}
         self._reads_timer: asyncio.TimerHandle | None = None
         self._refusals: dict[str, Counter[tuple[str, str, str]]] = {}
+        self._decisions: dict[str, Counter[tuple[str, str, str, bool]]] = {}
         self._attentive: set[str] = set()
         self.on_unwinding: Callable[[], None] = lambda: None
+        self.on_phase: Callable[[str, Phase], None] = lambda name, phase: None
         self.on_finalizing: Callable[[str], None] = lambda name: None
         self.on_notice: Callable[[], None] = lambda: None
 
@@ -361,6 +367,8 @@ class Trajectories:
         run.pending.add(future)
         if state.phase is not phase or before == 0 or state.is_open is not was_open:
             self._telemetry.trajectory_changed(state.id, state.phase.value, state.reason)
+            if state.phase is not phase:
+                self.on_phase(state.id, state.phase)
             if state.is_open:
                 self._file(run)
             else:
@@ -405,6 +413,11 @@ class Trajectories:
         if name in self._refusals or len(self._refusals) < _REFUSING_RUNS:
             self._refusals.setdefault(name, Counter())[(code.value, tool, operation)] += 1
 
+    def note_decision(self, name: str, rule: str, effect: str, operation: str, *, is_shadow: bool) -> None:
+        """Count what a rule decided about a call of the run, or would have; written with the refusals."""
+        if name in self._decisions or len(self._decisions) < _REFUSING_RUNS:
+            self._decisions.setdefault(name, Counter())[(rule, effect, operation, is_shadow)] += 1
+
     def note_read(self, run: Run, read: Read) -> None:
         """Record a read, lazily. One that does not open the run waits for others, `READS_S` at most."""
         if run.is_lost or run.state.version == 0 or not run.state.is_open:
@@ -440,7 +453,7 @@ class Trajectories:
         return [ReadsObserved(reads=reads)] if run.state.is_open else []
 
     def flush_refusals(self) -> None:
-        """Write the refusals counted since the last time, lazily, one record a run; reads that wait, too."""
+        """Write the refusals and decisions counted since the last time, lazily, one record a run; reads that wait, too."""
         self.flush_reads()
         refusals, self._refusals = self._refusals, {}
         for name, counts in refusals.items():
@@ -448,6 +461,12 @@ class Trajectories:
             if run is not None and not run.is_lost:
                 told = [(code, tool, operation, count) for (code, tool, operation), count in counts.items()]
                 self.record(run, [RefusalsObserved(refusals=told)], lazy=True)
+        decisions, self._decisions = self._decisions, {}
+        for name, rules in decisions.items():
+            run = self._runs.get(name) or self._closed.get(name)
+            if run is not None and not run.is_lost:
+                said = [(*decision, count) for decision, count in rules.items()]
+                self.record(run, [PolicyObserved(decisions=said)], lazy=True)
 
     @property
     def has_aside(self) -> bool:
@@ -567,7 +586,7 @@ class Trajectories:
         while heads := await self.journal.open_heads(after, _PAGE):
             for start in range(0, len(heads), _TOGETHER):
                 # Several at a time, so that reading one overlaps with folding another; few, so that calls get their turn.
-                page = heads[start : start + _TOGETHER]
+                page = [head for head in heads[start : start + _TOGETHER] if not head.stream.startswith(OWN)]
                 runs = await asyncio.gather(*(self.find(head.stream) for head in page))
                 found.extend(run for run in runs if run is not None)
             after = heads[-1].stream
