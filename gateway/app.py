@@ -124,8 +124,11 @@ class Gateway:
         clock: Clock | None = None,
         telemetry: Telemetry | None = None,
         environ: Mapping[str, str] | None = None,
+        lock_wait_s: float = 0.0,
     ) -> None:
+        """`lock_wait_s`: for how long to wait for the data folder, if the gateway before it is still on its way out."""
         self.settings = settings
+        self._lock_wait_s = lock_wait_s
         self.listen = ""
         self.control = ""
         self.metrics = ""
@@ -215,6 +218,8 @@ class Gateway:
             keys=settings.keys,
             checkpoint=settings.checkpoint,
             settings=CommitterSettings(patience_s=settings.patience),
+            wait_s=self._lock_wait_s,
+            on_wait=lambda held: _log.info("waiting for the data folder", extra={"event": "locked", "held": str(held)}),
         )
         self._keeper = Keeper(
             journal,

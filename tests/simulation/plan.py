@@ -247,8 +247,13 @@ def directed() -> list[Plan]:
         return Plan(name, groups, **{"people": BOTH, "approved": frozenset({pivot.item}), **more})
 
     return [
-        # People agree after four seconds; while the verifier is asked once more, a step slips in.
-        story("slipped in", (made,), (replace(pivot, wait_s=40.0), Action("keyed", "make", "keyed-1", after_s=4.03))),
+        # People agree after six seconds; while the verifier is asked once more, and takes its time, a step slips in.
+        story(
+            "slipped in",
+            (made,),
+            (replace(pivot, wait_s=40.0), Action("keyed", "make", "keyed-1", after_s=6.5)),
+            script={"/verify/guarded-pivot": [Fate.SLOW] * 3},
+        ),
         # The agent comes back when what it was given has run out.
         story("too late", (made,), (replace(pivot, rest_s=45.0),)),
         # The lock that was taken first has run out when the pivot is asked for.

@@ -69,9 +69,10 @@ class Fate(StrEnum):
     ERROR_AFTER = "error_after"
     THROTTLED = "throttled"
     NO = "no"
+    SLOW = "slow"
 
 
-FATES = tuple(Fate)[1:]
+FATES = tuple(fate for fate in Fate if fate not in (Fate.FINE, Fate.SLOW))
 
 
 @dataclass(slots=True)
@@ -369,6 +370,10 @@ class SimEgress:
                 return Broken(Fault.CONNECT, Dispatched.NO, "refused")
             case Fate.LOST:
                 pass
+            case Fate.SLOW:
+                told = world.apply(tool, request.method, target, key)
+                await asyncio.sleep(1.0)
+                return _reply(*told)
             case Fate.LATE:
                 world.post(timings.first_byte_s + world.rng.random() * LATEST_S, arrive)
             case Fate.TWICE:
