@@ -77,10 +77,11 @@ storm: $(STAMP) ## Run every storm, the scoreboard and the crash storm; write do
 	$(BIN)/python -m loadtests.journal_rate --json > docs/storms/journal/journal.json
 	$(BIN)/python -m loadtests.storms --out docs/storms
 
-chaos: $(STAMP) ## More schedules than the tests simulate (SCHEDULES=50000, FROM=seed), 82 kills, 1000 power cuts; failing seeds are printed
+chaos: $(STAMP) ## More schedules than the tests simulate (SCHEDULES=50000, FROM=seed), 82 kills, 1000 power cuts, starts at full size (half an hour)
 	$(BIN)/python -m tests.simulation --schedules $(SCHEDULES) --from $(or $(FROM),1000000)
 	$(BIN)/python -m tests.gateway.chaos --cycles 82
 	$(BIN)/python -m tests.journal.test_power_loss --cuts 1000 --first 1000
+	$(BIN)/python -m loadtests.start
 
 LOCK := uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --quiet
 
