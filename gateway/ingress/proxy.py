@@ -148,6 +148,8 @@ class Proxy:
         if self._forward is not None and not request.target.startswith(b"/"):
             if request.method == "CONNECT":
                 return self._tunnel(request, self._forward)
+            if request.target == b"*" and request.method == "OPTIONS":
+                return self._about_us()
             self._forward.localise(request)
             if not request.target.startswith(b"/"):
                 return self._carry_as_proxy(request)
@@ -202,6 +204,10 @@ class Proxy:
             return self._answer(call, await self._undisturbed(request, call))
         finally:
             self._in_flight -= 1
+
+    async def _about_us(self) -> OutgoingResponse:
+        """Answer OPTIONS *, which asks about the gateway as a whole (RFC 9110 section 9.3.7)."""
+        return OutgoingResponse(status=204, headers=((b"Allow", _METHODS),))
 
     async def _carry_as_proxy(self, request: IncomingRequest) -> OutgoingResponse:
         response = await self._carry(request)
