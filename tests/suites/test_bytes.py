@@ -20,7 +20,7 @@ from tests.suites.reasons import REASONS
 from tests.suites.rig import ROOT
 
 PAGE = ROOT / "docs/suites/bytes.md"
-QUIET_S = 1.0
+QUIET_S = 2.0
 SILENT_S = 10.0
 OWN = (b"host", b"connection", b"via")
 OF_SQUID = (b"cache-control: max-age=259200", b"surrogate-capability:")
