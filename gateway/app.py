@@ -70,6 +70,7 @@ from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
 from gateway.stages.settle import Settle
 from gateway.stages.telemetry import TelemetryStage
+from gateway.stages.watchdog import WatchdogStage
 from gateway.telemetry import DomainUse, Statistics, Telemetry
 from gateway.workers.escalator import Escalator
 from gateway.workers.finalizer import Finalizer
@@ -269,9 +270,13 @@ class Gateway:
         )
         breaker = BreakerStage(clock, telemetry, journal.remember)
         probers = {"http": HttpProbe(self.catalog, clock)}
+        watchdog = WatchdogStage(
+            self._trajectories, self.catalog, clock, telemetry, probers["http"], lambda: self._pipeline
+        )
         self._stages = Stages(
             telemetry=TelemetryStage(clock, telemetry),
             recovery=RecoveryStage(self._trajectories, clock, telemetry, journal.remember),
+            watchdog=watchdog,
             idempotency=IdempotencyStage(self._trajectories, journal, clock),
             saga=SagaStage(self._trajectories, journal, telemetry),
             approval=ApprovalStage(
@@ -286,6 +291,7 @@ class Gateway:
             dispatch=Dispatch(self._egress, clock, telemetry, (via(pseudonym),)),
         )
         pipeline = self._pipeline = self._stages.pipeline()
+        self._exit.push_async_callback(watchdog.close)
         self._settler = Settler(
             self._trajectories, pipeline, self.catalog, clock, telemetry, SettlePatience(limit_s=settings.runs.settle)
         )
@@ -319,7 +325,7 @@ class Gateway:
         )
         self._trajectories.on_notice = self._notifier.wake
         self._escalator = Escalator(self._trajectories, clock, telemetry, resume=self._resume)
-        self._runs = Runs(self._trajectories, self._spool, clock, self.catalog)
+        self._runs = Runs(self._trajectories, self._spool, clock, self.catalog, watchdog)
         self._janitor = Janitor(self._trajectories, clock, telemetry, idle_s=settings.runs.implicit_idle)
         self._tunnels = TunnelDoor(
             clock,

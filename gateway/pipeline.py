@@ -23,6 +23,7 @@ from gateway.stages.recovery import RecoveryStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
 from gateway.stages.telemetry import TelemetryStage
+from gateway.stages.watchdog import WatchdogStage
 
 __all__ = ["Stages", "compose"]
 
@@ -33,6 +34,7 @@ class Stages:
 
     telemetry: TelemetryStage
     recovery: RecoveryStage
+    watchdog: WatchdogStage
     idempotency: IdempotencyStage
     saga: SagaStage
     approval: ApprovalStage
@@ -52,7 +54,7 @@ class Stages:
                 self.recovery,  # sees what the agent is about to read, refusals of every stage below included
                 # quarantine comes here: what is quarantined stops before anything looks at it
                 # policy comes here: a rule's "no" costs nothing
-                # the watchdog comes here: loops are stopped before they spend
+                self.watchdog,  # loops are stopped before they spend; a tool with `watch: {mode: off}` leaves it out
                 self.idempotency,  # before the saga: a repeat is not a new step and needs no new legality
                 self.saga,  # before the queue: an illegal step never waits; after all attempts: one outcome, one record
                 self.approval,  # the gate in front of a pivot, once the step is known to be legal; waits hold no slot

@@ -46,10 +46,12 @@ from gateway.core.manifest import (
     PivotMode,
     ProbeSettings,
     RequestSettings,
+    StateSettings,
     Tier,
     TimeoutSettings,
     ToolSettings,
     VerifySettings,
+    WatchedSettings,
 )
 from gateway.core.mcp_tools import CALL, CallMatcher, target_of
 from gateway.core.retry import RetrySettings
@@ -65,10 +67,13 @@ from gateway.core.tool import (
     Operation,
     Probe,
     RequestTemplate,
+    StateProbe,
     ToolSpec,
     Upstream,
     Verifier,
+    Watched,
 )
+from gateway.core.watchdog import WatchdogSettings
 
 __all__ = ["UNDECLARED_READ", "UNDECLARED_WRITE", "compile_catalog"]
 
@@ -146,7 +151,8 @@ class _Compiler:
                 self._problems.warn(secret.at(), f"secret `{shown(name)}` is not used", "remove it")
         box = {name: secret for name, secret in self._secrets.items() if secret is not None}
         raised = {name: sink for name, sink in sinks.items() if sink is not None}
-        return Catalog(tools, domains, self._digest_of_all(tools, domains), SecretBox(box), raised)
+        digest = self._digest_of_all(tools, domains)
+        return Catalog(tools, domains, digest, SecretBox(box), raised, self._loaded.watchdog)
 
     def _gate(self, name: str, entry: Entry[GateSettings]) -> Gate:
         settings = entry.settings
@@ -219,13 +225,14 @@ class _Compiler:
         hosts = read_hosts(entry, self._problems)
         called = operations.compile_calls()
         mcp = self._mcp(entry)
+        watchdog, state = self._watch(name, entry)
         if upstream is None:
             return None
         guarded = [operation for _, operation, _ in declared] + [operation for operation, _ in called.values()]
         gated = [[one.approval, one.approved_by, [gate.name for gate in one.gates]] for one in guarded]
         asked = {gate.name: self._loaded.gates[gate.name].settings for one in guarded for gate in one.gates}
         environment = None if mcp is None else mcp.environment
-        digest = self._digest(settings, effective, credential, environment, gated, asked)
+        digest = self._digest(settings, effective, credential, environment, gated, asked, watchdog)
         old = self._previous.tools.get(name)
         if old is not None and old.digest == digest and old.domain is effective.domain:
             return old
@@ -253,7 +260,22 @@ class _Compiler:
             breaker_key=self._breaker_key(upstream, credential),
             digest=digest,
             mcp=mcp,
+            watchdog=watchdog,
+            state=state,
         )
+
+    def _watch(self, name: str, entry: Entry[ToolSettings]) -> tuple[WatchdogSettings, StateProbe | None]:
+        settings, own = self._loaded.watchdog, entry.settings.watch
+        if own.mode is not None and own.mode is not settings.mode:
+            settings = replace(settings, mode=own.mode)
+        if own.state is None:
+            return settings, None
+        if own.state.request.split(" ")[0] not in SAFE_METHODS | {"POST", CALL}:
+            here = entry.at("watch", "state")
+            self._problems.add(here, "the state is a read", "use GET or HEAD; POST only where the tool searches by it")
+        select = self.value(own.state.select, entry.at("watch", "state", "select"))
+        template = self.request(own.state, entry, name, "watch", "state")
+        return settings, None if template is None else StateProbe(template, select)
 
     def _mcp(self, entry: Entry[ToolSettings]) -> McpUpstream | None:
         settings = entry.settings.mcp
@@ -384,7 +406,7 @@ class _Compiler:
 
     def request(
         self,
-        settings: CompensatorSettings | ProbeSettings | VerifySettings,
+        settings: CompensatorSettings | ProbeSettings | StateSettings | VerifySettings,
         entry: Entry[ToolSettings] | Entry[GateSettings],
         own: str,
         *path: str,
@@ -399,7 +421,7 @@ class _Compiler:
             return None
         names = _COMPENSATOR
         if not isinstance(settings, CompensatorSettings):
-            names = _PROBE if isinstance(settings, ProbeSettings) else _VERIFY
+            names = _PROBE if isinstance(settings, ProbeSettings | StateSettings) else _VERIFY
         if settings.tool is not None and settings.tool not in self._loaded.names["tools"]:
             known = self._loaded.names["tools"]
             self._problems.add(
@@ -555,12 +577,22 @@ class _Operations:
             is_staged=settings.pivot is PivotMode.STAGE,
             lease=self._lease(settings.lease, (*at, "lease")),
             leak=settings.leak,
+            watch=self._watched(settings.watch, (*at, "watch")),
             is_idempotent=settings.idempotent,
             fails_cleanly=settings.fails_cleanly,
             journal=settings.journal,
             description=settings.description,
             input=settings.input if isinstance(settings.input, dict) else None,
         )
+
+    def _watched(self, settings: WatchedSettings | None, at: tuple[str, ...]) -> Watched | None:
+        if settings is None:
+            return None
+        metrics = [
+            (name, self._compiler.value(source, self._entry.at(*at, "metrics", name)))
+            for name, source in settings.metrics.items()
+        ]
+        return Watched(settings.poll, tuple((name, metric) for name, metric in metrics if metric is not None))
 
     def _lease(self, settings: LeaseSettings | None, at: tuple[str, ...]) -> Lease | None:
         if settings is None:

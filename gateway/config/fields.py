@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 
 import annotated_types as at
 
-from gateway.core.manifest import CompensatorSettings, ProbeSettings
+from gateway.core.manifest import CompensatorSettings, ProbeSettings, StateSettings
 from gateway.core.setting import Doc, Format
 
 __all__ = ["REQUIRED", "SHORTHAND", "Field", "choices", "fields_of", "is_settings", "summary"]
@@ -20,7 +20,11 @@ __all__ = ["REQUIRED", "SHORTHAND", "Field", "choices", "fields_of", "is_setting
 REQUIRED: Final = object()
 """Stands for "no default"."""
 
-SHORTHAND: Final[Mapping[type, str]] = {CompensatorSettings: "request", ProbeSettings: "request"}
+SHORTHAND: Final[Mapping[type, str]] = {
+    CompensatorSettings: "request",
+    ProbeSettings: "request",
+    StateSettings: "request",
+}
 """Settings that may be written as a single text, and the key that the text is then the value of."""
 
 

@@ -19,6 +19,7 @@ from gateway.core.reach import Reach
 from gateway.core.recovery import RecoverySettings
 from gateway.core.retry import RetrySettings
 from gateway.core.setting import CEL, REQUEST_LINE, SECONDS, TEMPLATE, Doc
+from gateway.core.watchdog import WatchdogMode, WatchdogSettings
 
 __all__ = [
     "ApprovalPolicy",
@@ -41,10 +42,13 @@ __all__ = [
     "SecretSettings",
     "SinkKind",
     "SinkSettings",
+    "StateSettings",
     "Tier",
     "TimeoutSettings",
     "ToolSettings",
     "VerifySettings",
+    "WatchSettings",
+    "WatchedSettings",
 ]
 
 
@@ -271,6 +275,40 @@ class SinkSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateSettings(RequestSettings):
+    """A read that shows the state of a tool's world. It is asked before a run's first change and after each."""
+
+    tool: Annotated[str | None, Doc("Tool to call, if not the tool itself.")] = None
+    select: Annotated[
+        str | None, CEL, Doc("What of `response` is the state; default: its JSON, or its text where it is none.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchSettings:
+    """How the watchdog watches a tool."""
+
+    mode: Annotated[
+        WatchdogMode | None, Doc("What becomes of calls that go in circles; default: the manifest's `watchdog.mode`.")
+    ] = None
+    state: Annotated[StateSettings | None, Doc("The read that shows the tool's state.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedSettings:
+    """What the watchdog has to know of an operation."""
+
+    poll: Annotated[
+        int | None, Ge(2), Doc("It is asked until something happens; so many equal answers count as a loop.")
+    ] = None
+    metrics: Annotated[
+        Mapping[str, str],
+        CEL,
+        Doc("Figures of progress, from `response`; larger is better, so negate counts of errors."),
+    ] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperationSettings:
     """One thing a tool can do, and what that means."""
 
@@ -292,6 +330,7 @@ class OperationSettings:
     ] = PivotMode.SEND
     lease: Annotated[LeaseSettings | None, Doc("For how long what it gives is good.")] = None
     leak: Annotated[LeakSettings | None, Doc("What it costs until it is undone.")] = None
+    watch: Annotated[WatchedSettings | None, Doc("What the watchdog has to know of it.")] = None
     idempotent: Annotated[bool, Doc("Repeating it changes nothing more; legal after the pivot.")] = False
     fails_cleanly: Annotated[bool, Doc("A 5xx answer means that nothing happened.")] = False
     journal: Annotated[JournalMode, Doc("`lazy`: do not wait for the disk (reversible operations only).")] = (
@@ -335,6 +374,7 @@ class ToolSettings:
     breaker: Annotated[BreakerSettings | None, Doc("Its circuit breaker.")] = None
     retry: Annotated[RetrySettings | None, Doc("Its retry policy.")] = None
     recovery: Annotated[RecoverySettings, Doc("What its failures lead to.")] = field(default_factory=RecoverySettings)
+    watch: Annotated[WatchSettings, Doc("How the watchdog watches it.")] = field(default_factory=WatchSettings)
     timeouts: Annotated[TimeoutSettings | None, Doc("Overrides the domain's time bounds.")] = None
     idempotency: Annotated[IdempotencySettings | None, Doc("Present if the tool honours idempotency keys.")] = None
     credentials: Annotated[CredentialSettings | None, Doc("Put on each request by the gateway.")] = None
@@ -369,3 +409,6 @@ class Manifest:
     approvals: Annotated[Mapping[str, ApprovalSettings], Doc("Who decides, by policy.")] = field(default_factory=dict)
     gates: Annotated[Mapping[str, GateSettings], Doc("What must hold before a call.")] = field(default_factory=dict)
     incidents: Annotated[Mapping[str, SinkSettings], Doc("Where incidents are raised.")] = field(default_factory=dict)
+    watchdog: Annotated[WatchdogSettings, Doc("When a run goes in circles; at most one file gives it.")] = field(
+        default_factory=WatchdogSettings
+    )

@@ -28,6 +28,8 @@ __all__ = [
     "CompensationSkipped",
     "GatePassed",
     "IncidentAcknowledged",
+    "LoopInterrupted",
+    "MetricsReported",
     "NoticesDelivered",
     "PlanAdopted",
     "ReadObserved",
@@ -38,6 +40,7 @@ __all__ = [
     "RecoveryFailed",
     "RefusalsObserved",
     "SavepointTaken",
+    "StateReported",
     "StepCommitted",
     "StepDeferred",
     "StepFailed",
@@ -227,7 +230,8 @@ class StepFailed:
     """Certainly no effect: never sent, proven absent, or the tool said no.
 
     With a `compensator` (or `unbound`, why it could not be bound) the manifest says that a failure may leave a part of
-    the effect behind: it is undone like a step that was done.
+    the effect behind: it is undone like a step that was done. `answer` is a hash of the tool's no, 16 hexadecimal digits,
+    by which an equal one is recognised.
     """
 
     step: int
@@ -236,6 +240,7 @@ class StepFailed:
     status: int | None = None
     compensator: BoundRequest | None = None
     unbound: str | None = None
+    answer: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,10 +293,14 @@ class UnwindingStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavepointTaken:
-    """A place to rewind to: what is intended after it can be undone without undoing what was intended before."""
+    """A place to rewind to: what is intended after it can be undone without undoing what was intended before.
+
+    `since`: the stream version that it stands for, where it is taken for a place that lies behind; None for here.
+    """
 
     name: str
     by: str = "agent"
+    since: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -544,6 +553,45 @@ class NoticesDelivered:
     is_complete: bool = False
 
 
+# --- circles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopInterrupted:
+    """A call was not sent, because with it the run went in circles.
+
+    Attributes:
+        pattern: what was seen.
+        verdict: what was done: `interrupt`, `rewind`, `deadlock`, or `mask` where only the action was taken away.
+        action: digest of the call that was held back, hexadecimal.
+        since_step: the step with which the loop began.
+        times: how often it repeated.
+    """
+
+    pattern: str
+    verdict: str
+    action: str
+    tool: str
+    operation: str
+    since_step: int | None = None
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateReported:
+    """The state of the world after a change, as a hash (16 hexadecimal digits), and who says so."""
+
+    state: str
+    source: str = "agent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsReported:
+    """Figures of progress; larger is better."""
+
+    values: dict[str, float]
+
+
 Record = (
     TrajectoryOpened
     | StepIntended
@@ -578,6 +626,9 @@ Record = (
     | TrajectoryClosed
     | StepResolved
     | NoticesDelivered
+    | LoopInterrupted
+    | StateReported
+    | MetricsReported
 )
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in Record.__args__}
@@ -649,6 +700,7 @@ _STRUCTURE = frozenset(
         "verdict",
         "to",
         "sink",
+        "pattern",
     }
 )
 """Text that a fold needs and that names nobody: kept when payloads are erased."""

@@ -27,6 +27,7 @@ from gateway.core.reach import Reach
 from gateway.core.recovery import RecoverySettings
 from gateway.core.retry import RetrySettings
 from gateway.core.secret import SecretBox
+from gateway.core.watchdog import WatchdogSettings
 
 __all__ = [
     "AmbiguousPath",
@@ -42,9 +43,11 @@ __all__ = [
     "Probe",
     "RequestTemplate",
     "Sink",
+    "StateProbe",
     "ToolSpec",
     "Upstream",
     "Verifier",
+    "Watched",
 ]
 
 
@@ -134,6 +137,22 @@ class Lease:
     name: Expression | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class StateProbe:
+    """The declared read that shows the state of a tool's world; `select` None: its JSON, else its text."""
+
+    request: RequestTemplate
+    select: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What the watchdog has to know of an operation: the cap of a poll, and figures of progress by name."""
+
+    poll: int | None = None
+    metrics: tuple[tuple[str, Expression], ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sink:
     """Where incidents are raised. `secret` is never printed; `url` is a webhook's whole URL."""
@@ -163,6 +182,7 @@ class Operation:
     is_staged: bool = False
     lease: Lease | None = None
     leak: LeakSettings | None = None
+    watch: Watched | None = None
     is_idempotent: bool = False
     fails_cleanly: bool = False
     journal: JournalMode = JournalMode.STRICT
@@ -248,6 +268,7 @@ class ToolSpec:
         breaker_key: names the origin and credential that share one breaker, without revealing the credential.
         digest: of everything above as configured; equal digests mean that a reload changed nothing for this tool.
         mcp: how it is reached, if it is an MCP server.
+        watchdog, state: when its runs go in circles, and the read that shows the state of its world.
     """
 
     name: str
@@ -266,6 +287,8 @@ class ToolSpec:
     breaker_key: str = ""
     digest: str = ""
     mcp: McpUpstream | None = None
+    watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
+    state: StateProbe | None = None
 
     @property
     def is_managed(self) -> bool:
@@ -282,3 +305,4 @@ class Catalog:
     digest: str = ""
     secrets: SecretBox = field(default_factory=SecretBox, repr=False)
     sinks: Mapping[str, Sink] = field(default_factory=dict)
+    watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import assert_never
 
 from gateway.core.approval import Approval, ApprovalState, fold_approval
+from gateway.core.circles import Circles, fold_circles
 from gateway.core.manifest import Tier
 from gateway.core.records import (
     ApprovalDecided,
@@ -23,6 +24,8 @@ from gateway.core.records import (
     CompensationSkipped,
     GatePassed,
     IncidentAcknowledged,
+    LoopInterrupted,
+    MetricsReported,
     NoticesDelivered,
     PlanAdopted,
     ReadObserved,
@@ -31,6 +34,7 @@ from gateway.core.records import (
     RecoveryFailed,
     RefusalsObserved,
     SavepointTaken,
+    StateReported,
     StepCommitted,
     StepDeferred,
     StepFailed,
@@ -108,6 +112,7 @@ class Step:
         intended_at, doubted_at: UTC milliseconds.
         doubt: how the call that is in doubt went wrong.
         undo_turn: 2 once the compensator is sent for the second and last time.
+        answer: hash of the tool's no, by which an equal one is recognised.
         skipped: why unwinding sent nothing for it.
     """
 
@@ -146,6 +151,7 @@ class Step:
     lease_until: int | None = None
     leak: tuple[str, float, float, str] | None = None
     resolved: str | None = None
+    answer: str = ""
 
     @property
     def is_to_undo(self) -> bool:
@@ -228,6 +234,7 @@ class Trajectory:
         staged, deferred, released: steps that wait for the pivot, that failed past it, that were released and are not done.
         is_closing: no more steps; to be committed once nothing is left to finish.
         resume: the phase that a frozen run was in.
+        circles: what the watchdog of the run has to know after a restart; None as long as there is nothing.
         notified, settled_to: how far each sink, and all of them, have taken the notices about the incidents.
     """
 
@@ -269,6 +276,7 @@ class Trajectory:
     incidents: list[Incident] = field(default_factory=list)
     notified: dict[str, int] = field(default_factory=dict)
     settled_to: int = 0
+    circles: Circles | None = None
 
     @property
     def is_over(self) -> bool:
@@ -372,7 +380,7 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             step.state, step.detail, step.is_delivered = StepState.FAILED, record.detail, True
             step.compensator, step.unbound = record.compensator, record.unbound
             step.order, state.recovery_failures = max(step.order, state.version + 1), 0
-            step.fault, step.status = record.fault, record.status
+            step.fault, step.status, step.answer = record.fault, record.status, record.answer
             _not_landed(state, step)
         case StepInDoubt():
             step = _take(state, record.step, record, StepState.INTENDED)
@@ -413,7 +421,7 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
         case SavepointTaken():
             _expect(state, record, state.phase is Phase.PREPARING)
             state.savepoints.pop(record.name, None)
-            state.savepoints[record.name] = state.version + 1
+            state.savepoints[record.name] = state.version + 1 if record.since is None else record.since
         case TrajectoryRewound():
             _expect(state, record, state.phase is Phase.COMPENSATING and state.rewinding == record.savepoint)
             kept = state.savepoints[record.savepoint]
@@ -453,6 +461,10 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             _frozen(state, record, at)
         case TrajectoryReleased() | TrajectoryClosed() | IncidentAcknowledged() | StepResolved():
             _decided(state, record, at)
+            if isinstance(record, TrajectoryReleased) and state.circles is not None:
+                state.circles.released(state.version + 1)
+        case LoopInterrupted() | StateReported() | MetricsReported():
+            state.circles = fold_circles(state.circles or Circles(), record, state.version + 1)
         case ApprovalRequested() | ApprovalDecided() | ApprovalExpired():
             fold_approval(state.approvals, record, at)
         case GatePassed():

@@ -20,6 +20,7 @@ from gateway.core.message import BytesBody, Headers
 from gateway.core.outcome import Refusal
 from gateway.core.plan import Arranged, Proposed, adopt, arrange
 from gateway.core.saga import Abort, Commit, Open, Rewind, Savepoint
+from gateway.core.statehash import state_hash
 from gateway.core.tool import Catalog
 from gateway.core.trajectory import Phase
 from gateway.core.views import trajectory_view
@@ -29,6 +30,7 @@ from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.ingress.proxy import preferred_wait_s, refuse
 from gateway.journal import Conflict, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
+from gateway.stages.watchdog import WatchdogStage
 
 __all__ = ["Runs", "Shown"]
 
@@ -64,8 +66,10 @@ class Runs:
         spool: Spool,
         clock: Clock,
         catalog: Callable[[], Catalog] = lambda: Catalog({}, {}),
+        watchdog: WatchdogStage | None = None,
     ) -> None:
         self._trajectories = trajectories
+        self._watchdog = watchdog
         self._catalog = catalog
         self._spool = spool
         self._clock = clock
@@ -121,10 +125,12 @@ class Runs:
                 return await self.savepoint(name, arguments, caller)
             case ("POST", [name, "rewind"]):
                 return await self.rewind(name, arguments, caller)
+            case ("POST", [name, "state"]):
+                return await self.state(name, arguments, caller)
         return Refusal(
             code=Code.INVALID_ARGUMENTS,
             detail=f"{method} is not served there. Use POST …/trajectories, GET …/trajectories/ID, "
-            "POST …/trajectories/ID/plan, …/commit, …/abort, …/savepoints or …/rewind.",
+            "POST …/trajectories/ID/plan, …/commit, …/abort, …/savepoints, …/rewind or …/state.",
         )
 
     async def open(self, arguments: dict[str, object], caller: Caller) -> Shown | Refusal:
@@ -156,7 +162,36 @@ class Runs:
         if run is None or _is_foreign(run, caller):
             return _unknown(name)
         run = await self._trajectories.durable(run)
-        return Shown(200, trajectory_view(run.state))
+        view = trajectory_view(run.state)
+        if run.watch is not None:
+            view["watchdog"] = {**_mapping(view.get("watchdog")), **run.watch.view()}
+        return Shown(200, view)
+
+    async def state(self, name: str, arguments: dict[str, object], caller: Caller | None = None) -> Shown | Refusal:
+        """Take the state of the world as the agent sees it after a change, or its hash, and figures of progress."""
+        run = await self._trajectories.find(name)
+        if run is None or _is_foreign(run, caller):
+            return _unknown(name)
+        if self._watchdog is None or run.state.is_over:
+            return Refusal(
+                code=Code.TRAJECTORY_CLOSED,
+                detail=f"Run {name} is over ({run.state.phase}); its state is of no use any more.",
+                extra={"state": run.state.phase.value},
+            )
+        said = _reported(arguments)
+        if isinstance(said, Refusal):
+            return said
+        state, metrics = said
+        waiting = []
+        if state is not None:
+            waiting.append(self._watchdog.reported(run, state))
+        if metrics:
+            waiting.append(self._watchdog.measured(run, metrics))
+        for future in waiting:
+            await asyncio.shield(future)
+        return Shown(200, {
+            "trajectory": name, "state": None if state is None else f"{state:016x}", "metrics": metrics,
+            "watchdog": self._watchdog.dog(run).view()})  # fmt: skip
 
     async def approval(
         self, method: str, identity: str, wait_s: float, caller: Caller | None = None
@@ -408,6 +443,48 @@ def _opening(arguments: dict[str, object], agent: str) -> tuple[str | None, Open
         ttl_s=None if ttl is None else float(ttl),
         labels=labels,
     )
+
+
+_REPORT_KEYS = ("state", "hash", "ignore", "metrics")
+
+
+def _reported(arguments: dict[str, object]) -> tuple[int | None, dict[str, float]] | Refusal:
+    """Read a report: `state` (any JSON but null; `ignore` names members that change by themselves) or `hash`, `metrics`."""
+    problems = [f"{key!r} is not known" for key in sorted(arguments.keys() - set(_REPORT_KEYS))]
+    state, digest, ignore = arguments.get("state"), arguments.get("hash"), arguments.get("ignore", [])
+    metrics = arguments.get("metrics", {})
+    if not (isinstance(ignore, list) and len(ignore) <= _NAMES_MOST and all(isinstance(one, str) for one in ignore)):
+        problems.append(f"ignore must be a list of at most {_NAMES_MOST} names of members")
+        ignore = []
+    if state is not None and digest is not None:
+        problems.append("give state or hash, not both")
+    if digest is not None and not (isinstance(digest, str) and 0 < len(digest) <= 256):
+        problems.append("hash must be a text of at most 256 characters")
+    if not (isinstance(metrics, dict) and len(metrics) <= _NAMES_MOST and all(map(_is_number, metrics.values()))):
+        problems.append(f"metrics must be an object of at most {_NAMES_MOST} numbers, the larger the better")
+    elif state is None and digest is None and not metrics:
+        problems.append("nothing is reported")
+    if problems:
+        return Refusal(
+            code=Code.INVALID_ARGUMENTS,
+            detail=f"Nothing was taken: {'; '.join(problems)}.",
+            extra={"problems": problems},
+        )
+    assert isinstance(metrics, dict)
+    shown = state if digest is None else digest
+    value = None if shown is None else state_hash(shown, frozenset(name.lower() for name in ignore))
+    return value, {str(name): float(number) for name, number in metrics.items()}
+
+
+_NAMES_MOST = 64
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+def _mapping(value: object) -> dict[str, object]:
+    return value if isinstance(value, dict) else {}
 
 
 def _is_foreign(run: Run, caller: Caller | None) -> bool:

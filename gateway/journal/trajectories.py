@@ -34,6 +34,7 @@ from gateway.core.records import (
 )
 from gateway.core.saga import Command, Commit, Open, decide
 from gateway.core.trajectory import IllegalRecord, Phase, StepState, Trajectory, evolve
+from gateway.core.watchdog import Watchdog
 from gateway.journal import Append, Entry, Journal, JournalCorrupt, JournalUnavailable, KeyClaim
 from gateway.telemetry import Telemetry
 
@@ -58,9 +59,10 @@ class Run:
         busy: steps that are on their way in this process.
         pending: appends that are not durable yet.
         touched_s: monotonic time of the last call.
+        watch: its watchdog, once it has one; `stages/watchdog.py` keeps it here, so that both end together.
     """
 
-    __slots__ = ("_watchers", "busy", "is_lost", "opening", "pending", "state", "touched_s")
+    __slots__ = ("_watchers", "busy", "is_lost", "opening", "pending", "state", "touched_s", "watch")
 
     def __init__(self, state: Trajectory, opening: Open | None, touched_s: float) -> None:
         self.state = state
@@ -69,6 +71,7 @@ class Run:
         self.busy: set[int] = set()
         self.pending: set[asyncio.Future[None]] = set()
         self.touched_s = touched_s
+        self.watch: Watchdog | None = None
         self._watchers: list[asyncio.Future[None]] = []
 
     def __repr__(self) -> str:

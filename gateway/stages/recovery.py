@@ -17,7 +17,7 @@ from dataclasses import replace
 from gateway.clock import Clock
 from gateway.core.antispin import AntiSpin, Spin
 from gateway.core.call import Call, Handler, Lane
-from gateway.core.codes import Directive
+from gateway.core.codes import Code, Directive
 from gateway.core.economics import Chance, Costs
 from gateway.core.message import BytesBody
 from gateway.core.outcome import Failed, InDoubt, Outcome, Rejected, Success
@@ -32,6 +32,9 @@ __all__ = ["REPAIRS", "RecoveryStage"]
 
 REPAIRS = "repairs/"
 """Under this prefix the journal remembers what became of repairs."""
+
+_DECIDED = frozenset({Code.WATCHDOG_INTERRUPT, Code.SEMANTIC_DEADLOCK})
+"""Refusals that say already what the run should do next, and have seen to it."""
 
 _STEPS_KEPT = 4096
 _TEXT_LIMIT = 4096
@@ -71,7 +74,7 @@ class RecoveryStage:
             self._worked(call, name)
             return outcome
         trouble = trouble_of(outcome)
-        if trouble is None:
+        if trouble is None or (isinstance(outcome, Rejected) and outcome.refusal.code in _DECIDED):
             return outcome
         decision = decide_recovery(self._situation(call, name, outcome, trouble))
         self._enforce(call, decision)

@@ -38,6 +38,7 @@ from gateway.journal.trajectories import Run, Trajectories
 from gateway.stages.environment import call_env
 from gateway.stages.idempotency import postcondition_refusal
 from gateway.stages.lease import lease_of
+from gateway.stages.watchdog import answer_hash, wanted
 from gateway.telemetry import Telemetry
 
 __all__ = ["SagaStage"]
@@ -158,6 +159,7 @@ class SagaStage:
             status=status,
             compensator=compensator,
             unbound=unbound,
+            answer=_answer(call, failed),
         )
 
     def _is_in_doubt(self, call: Call) -> bool:
@@ -240,6 +242,13 @@ async def _concluded(call: Call, last: Outcome) -> Outcome:
     if reply is not None and (isinstance(concluded, Rejected) or concluded.reply is not reply):
         await reply.aclose()
     return concluded
+
+
+def _answer(call: Call, failed: Failed) -> str:
+    """The hash by which an equal no is recognised, also after a restart."""
+    if failed.fault is not Fault.CLIENT_ERROR or failed.reply is None or not wanted(call.tool):
+        return ""
+    return f"{answer_hash(call, failed.reply):016x}"
 
 
 _STATE: dict[type, str] = {

@@ -36,6 +36,7 @@ from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
 from gateway.stages.settle import Settle
 from gateway.stages.telemetry import TelemetryStage
+from gateway.stages.watchdog import WatchdogStage
 from gateway.telemetry import Telemetry
 from gateway.workers.finalizer import Finalizer
 from gateway.workers.settler import Settler
@@ -126,6 +127,9 @@ class Process:
         stages = _stages(
             telemetry=TelemetryStage(clock, telemetry),
             recovery=RecoveryStage(self.trajectories, clock, telemetry, journal.remember),
+            watchdog=WatchdogStage(
+                self.trajectories, catalog, clock, telemetry, probers["http"], lambda: self.pipeline
+            ),
             idempotency=IdempotencyStage(self.trajectories, journal, clock),
             saga=SagaStage(self.trajectories, journal, telemetry),
             approval=ApprovalStage(
