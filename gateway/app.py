@@ -60,6 +60,7 @@ from gateway.probes.verifier import HttpVerifier
 from gateway.stages.admission import AdmissionStage
 from gateway.stages.approval import ApprovalStage
 from gateway.stages.breaker import REMEMBERED, BreakerStage
+from gateway.stages.budget import BudgetStage
 from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
 from gateway.stages.idempotency import IdempotencyStage
@@ -275,7 +276,8 @@ class Gateway:
         )
         self._stages = Stages(
             telemetry=TelemetryStage(clock, telemetry),
-            recovery=RecoveryStage(self._trajectories, clock, telemetry, journal.remember),
+            recovery=RecoveryStage(self._trajectories, clock, telemetry, journal.remember, self.catalog),
+            budget=BudgetStage(self._trajectories, clock),
             watchdog=watchdog,
             idempotency=IdempotencyStage(self._trajectories, journal, clock),
             saga=SagaStage(self._trajectories, journal, telemetry),
@@ -326,7 +328,9 @@ class Gateway:
         self._trajectories.on_notice = self._notifier.wake
         self._escalator = Escalator(self._trajectories, clock, telemetry, resume=self._resume)
         self._runs = Runs(self._trajectories, self._spool, clock, self.catalog, watchdog)
-        self._janitor = Janitor(self._trajectories, clock, telemetry, idle_s=settings.runs.implicit_idle)
+        self._janitor = Janitor(
+            self._trajectories, clock, telemetry, idle_s=settings.runs.implicit_idle, catalog=self.catalog
+        )
         self._tunnels = TunnelDoor(
             clock,
             limit=settings.forward.tunnels,

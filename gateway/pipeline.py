@@ -14,6 +14,7 @@ from gateway.core.call import Handler, Stage
 from gateway.stages.admission import AdmissionStage
 from gateway.stages.approval import ApprovalStage
 from gateway.stages.breaker import BreakerStage
+from gateway.stages.budget import BudgetStage
 from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
 from gateway.stages.idempotency import IdempotencyStage
@@ -34,6 +35,7 @@ class Stages:
 
     telemetry: TelemetryStage
     recovery: RecoveryStage
+    budget: BudgetStage
     watchdog: WatchdogStage
     idempotency: IdempotencyStage
     saga: SagaStage
@@ -54,6 +56,7 @@ class Stages:
                 self.recovery,  # sees what the agent is about to read, refusals of every stage below included
                 # quarantine comes here: what is quarantined stops before anything looks at it
                 # policy comes here: a rule's "no" costs nothing
+                self.budget,  # beside the rules: what the run cannot afford costs nothing; runs without caps just pass
                 self.watchdog,  # loops are stopped before they spend; a tool with `watch: {mode: off}` leaves it out
                 self.idempotency,  # before the saga: a repeat is not a new step and needs no new legality
                 self.saga,  # before the queue: an illegal step never waits; after all attempts: one outcome, one record

@@ -50,6 +50,7 @@ from gateway.core.manifest import (
     Tier,
     TimeoutSettings,
     ToolSettings,
+    UsageSettings,
     VerifySettings,
     WatchedSettings,
 )
@@ -70,6 +71,7 @@ from gateway.core.tool import (
     StateProbe,
     ToolSpec,
     Upstream,
+    Usage,
     Verifier,
     Watched,
 )
@@ -577,6 +579,8 @@ class _Operations:
             is_staged=settings.pivot is PivotMode.STAGE,
             lease=self._lease(settings.lease, (*at, "lease")),
             leak=settings.leak,
+            duration_s=settings.duration,
+            usage=self._usage(settings.usage, (*at, "usage")),
             watch=self._watched(settings.watch, (*at, "watch")),
             is_idempotent=settings.idempotent,
             fails_cleanly=settings.fails_cleanly,
@@ -584,6 +588,15 @@ class _Operations:
             description=settings.description,
             input=settings.input if isinstance(settings.input, dict) else None,
         )
+
+    def _usage(self, settings: UsageSettings | None, at: tuple[str, ...]) -> Usage | None:
+        if settings is None:
+            return None
+        found = [
+            (name, self._compiler.value(source, self._entry.at(*at, name)))
+            for name, source in (("usd", settings.usd), ("tokens", settings.tokens))
+        ]
+        return Usage(settings.price, tuple((name, amount) for name, amount in found if amount is not None))
 
     def _watched(self, settings: WatchedSettings | None, at: tuple[str, ...]) -> Watched | None:
         if settings is None:
@@ -609,7 +622,12 @@ class _Operations:
         if template is None:
             return None
         return Compensator(
-            template, condition, is_for_partial=settings.partial, is_safe_if_absent=settings.safe_if_absent
+            template,
+            condition,
+            is_for_partial=settings.partial,
+            is_safe_if_absent=settings.safe_if_absent,
+            duration_s=settings.duration,
+            price=settings.price,
         )
 
     def _probe(self, settings: ProbeSettings | None, at: tuple[str, ...]) -> Probe | None:

@@ -46,6 +46,7 @@ __all__ = [
     "Tier",
     "TimeoutSettings",
     "ToolSettings",
+    "UsageSettings",
     "VerifySettings",
     "WatchSettings",
     "WatchedSettings",
@@ -176,6 +177,8 @@ class CompensatorSettings(RequestSettings):
 
     tool: Annotated[str | None, Doc("Tool to call, if not the step's own.")] = None
     postcondition: Annotated[str | None, CEL, Doc("Over `response`; default: 2xx, or 404/410 to a DELETE.")] = None
+    duration: Annotated[float | None, SECONDS, Gt(0), Doc("How long it takes; default: as measured.")] = None
+    price: Annotated[float, Ge(0), Doc("USD that it costs.")] = 0.0
     partial: Annotated[
         bool, Doc("A failed call may have had part of its effect, so it is undone too; bound from what is known then.")
     ] = False
@@ -309,6 +312,15 @@ class WatchedSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UsageSettings:
+    """What a call of an operation spends of its run's budget, beside the call itself."""
+
+    price: Annotated[float, Ge(0), Doc("USD a call; taken when it leaves, and given back if it had no effect.")] = 0.0
+    usd: Annotated[str | None, CEL, Doc("USD, from `response`.")] = None
+    tokens: Annotated[str | None, CEL, Doc("Tokens, from `response`.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperationSettings:
     """One thing a tool can do, and what that means."""
 
@@ -330,6 +342,13 @@ class OperationSettings:
     ] = PivotMode.SEND
     lease: Annotated[LeaseSettings | None, Doc("For how long what it gives is good.")] = None
     leak: Annotated[LeakSettings | None, Doc("What it costs until it is undone.")] = None
+    duration: Annotated[
+        float | None,
+        SECONDS,
+        Gt(0),
+        Doc("How long it takes to do it again, the agent's thinking included; default: as measured."),
+    ] = None
+    usage: Annotated[UsageSettings | None, Doc("What it spends of its run's budget.")] = None
     watch: Annotated[WatchedSettings | None, Doc("What the watchdog has to know of it.")] = None
     idempotent: Annotated[bool, Doc("Repeating it changes nothing more; legal after the pivot.")] = False
     fails_cleanly: Annotated[bool, Doc("A 5xx answer means that nothing happened.")] = False

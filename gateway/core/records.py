@@ -22,6 +22,7 @@ __all__ = [
     "ApprovalDecided",
     "ApprovalExpired",
     "ApprovalRequested",
+    "BudgetTightened",
     "CompensationCompleted",
     "CompensationIntended",
     "CompensationRefused",
@@ -59,6 +60,7 @@ __all__ = [
     "TrajectoryRewound",
     "UnknownRecord",
     "UnwindingStarted",
+    "UsageReported",
     "decode",
     "encode",
     "is_recordable",
@@ -161,6 +163,7 @@ class TrajectoryOpened:
     """The run began. Implicit runs were named by nobody and close themselves.
 
     `on_stuck` says what an unwinding does at a step that cannot be undone: `stop` there, or `continue` with the rest.
+    `budget` are its caps by name.
     """
 
     agent: str
@@ -169,6 +172,7 @@ class TrajectoryOpened:
     ttl_s: float | None = None
     labels: dict[str, str] = field(default_factory=dict)
     on_stuck: str = "stop"
+    budget: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -592,6 +596,25 @@ class MetricsReported:
     values: dict[str, float]
 
 
+# --- budgets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetTightened:
+    """Caps of the run that are lower from here on, or new."""
+
+    caps: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageReported:
+    """The run spent so much more: what `source` (agent, gateway) knows of. A report that carries a name counts once."""
+
+    values: dict[str, float]
+    source: str = "agent"
+    report: str | None = None
+
+
 Record = (
     TrajectoryOpened
     | StepIntended
@@ -629,6 +652,8 @@ Record = (
     | LoopInterrupted
     | StateReported
     | MetricsReported
+    | BudgetTightened
+    | UsageReported
 )
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in Record.__args__}

@@ -58,6 +58,11 @@ class RecoverySettings:
     ] = RecoveryMode.ADVISE
     repairs: Annotated[int, Ge(1), Le(MAX_REPAIRS), Doc("Corrected tries of a step in a row.")] = MAX_REPAIRS
     repair_cost: Annotated[float, SECONDS, Gt(0), Doc("What one correction by the agent takes, model and call.")] = 5.0
+    repair_tokens: Annotated[float, Ge(0), Doc("Tokens that one correction is expected to take.")] = 3000.0
+    repair_usd: Annotated[float, Ge(0), Doc("USD that one correction is expected to take.")] = 0.01
+    reserve: Annotated[
+        float, Ge(0), Le(0.9), Doc("Share of each cap that a repair must leave, for what follows if it fails.")
+    ] = 0.05
 
 
 class Trouble(StrEnum):

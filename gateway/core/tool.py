@@ -46,6 +46,7 @@ __all__ = [
     "StateProbe",
     "ToolSpec",
     "Upstream",
+    "Usage",
     "Verifier",
     "Watched",
 ]
@@ -87,12 +88,15 @@ class Compensator:
     """The declared undo of an operation. `postcondition` None means: 2xx, or 404/410 to a DELETE.
 
     `is_for_partial`: a failed step is undone with it too. `is_safe_if_absent`: so is one that cannot be settled.
+    `duration_s` and `price` (USD) are what it is declared to cost.
     """
 
     request: RequestTemplate
     postcondition: Expression | None = None
     is_for_partial: bool = False
     is_safe_if_absent: bool = False
+    duration_s: float | None = None
+    price: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +150,14 @@ class StateProbe:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """What a call spends: a fixed price in USD, and what expressions over `response` say."""
+
+    price: float = 0.0
+    amounts: tuple[tuple[str, Expression], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Watched:
     """What the watchdog has to know of an operation: the cap of a poll, and figures of progress by name."""
 
@@ -182,6 +194,8 @@ class Operation:
     is_staged: bool = False
     lease: Lease | None = None
     leak: LeakSettings | None = None
+    duration_s: float | None = None
+    usage: Usage | None = None
     watch: Watched | None = None
     is_idempotent: bool = False
     fails_cleanly: bool = False

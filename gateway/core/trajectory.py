@@ -18,6 +18,7 @@ from gateway.core.records import (
     ApprovalDecided,
     ApprovalExpired,
     ApprovalRequested,
+    BudgetTightened,
     CompensationCompleted,
     CompensationIntended,
     CompensationRefused,
@@ -52,10 +53,12 @@ from gateway.core.records import (
     TrajectoryReleased,
     TrajectoryRewound,
     UnwindingStarted,
+    UsageReported,
 )
 from gateway.core.tool import BoundRequest
 
 __all__ = [
+    "OVERDUE_FAULT",
     "Clearance",
     "IllegalRecord",
     "Incident",
@@ -226,6 +229,8 @@ class Trajectory:
         actions, callers: latest step of each action digest and of each caller's key.
         in_flight, in_doubt, unbound: numbers of the steps that are so, for the pivot's gate in constant time.
         pivot: the pivot step from its intent on, unless it failed.
+        budget, usage: caps by name; what was spent of them beside what the steps and reads themselves tell.
+        reports: names of the latest reports of usage, each of which counts once.
         undelivered: steps whose results the agent has not got yet.
         newly_delivered: delivered since the last record, to ride on the next one.
         savepoints: stream version of each by name, in order.
@@ -249,6 +254,9 @@ class Trajectory:
     on_stuck: str = "stop"
     ttl_s: float | None = None
     labels: dict[str, str] = field(default_factory=dict)
+    budget: dict[str, float] = field(default_factory=dict)
+    usage: dict[str, float] = field(default_factory=dict)
+    reports: dict[str, None] = field(default_factory=dict)
     savepoints: dict[str, int] = field(default_factory=dict)
     rewinding: str | None = None
     recovery_failures: int = 0
@@ -315,6 +323,19 @@ class Trajectory:
             self.in_doubt or self.staged or self.deferred or self.released or self.is_closing or self.approvals
         ) or (bool(self.incidents) and self.has_notices)
 
+    def collects(self, action: str) -> bool:
+        """Whether a call of this action only collects, joins or settles what was sent already."""
+        number = self.actions.get(action)
+        return number is not None and any(
+            number in numbers
+            for numbers in (self.undelivered, self.in_doubt, self.in_flight, self.staged, self.deferred)
+        )
+
+    @property
+    def needs_recovery(self) -> list[int]:
+        """Numbers of the steps that ran for longer than twice their timeout and are not settled yet."""
+        return sorted(number for number in self.in_doubt if self.steps[number].doubt == OVERDUE_FAULT)
+
     @property
     def undone_since(self) -> int:
         """The stream version that an unwinding goes back to: steps intended later are undone."""
@@ -370,7 +391,7 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             _expect(state, record, state.version == 0)
             state.agent, state.is_implicit, state.opened_at = record.agent, record.is_implicit, at
             state.on_abandon, state.ttl_s, state.labels = record.on_abandon, record.ttl_s, record.labels
-            state.on_stuck = record.on_stuck
+            state.on_stuck, state.budget = record.on_stuck, dict(record.budget)
         case StepIntended():
             _intended(state, record, at)
         case StepCommitted():
@@ -463,6 +484,10 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             _decided(state, record, at)
             if isinstance(record, TrajectoryReleased) and state.circles is not None:
                 state.circles.released(state.version + 1)
+        case BudgetTightened():
+            state.budget.update(record.caps)
+        case UsageReported():
+            _used(state, record)
         case LoopInterrupted() | StateReported() | MetricsReported():
             state.circles = fold_circles(state.circles or Circles(), record, state.version + 1)
         case ApprovalRequested() | ApprovalDecided() | ApprovalExpired():
@@ -482,6 +507,22 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
                 state.settled_to = max(state.settled_to, record.up_to)
         case _ as never:
             assert_never(never)
+
+
+OVERDUE_FAULT = "overdue"
+"""The doubt of a step that ran for longer than twice its timeout."""
+
+REPORTS_KEPT = 256
+"""Names of reports that are remembered, so that one that is sent again is not counted again."""
+
+
+def _used(state: Trajectory, record: UsageReported) -> None:
+    for name, amount in record.values.items():
+        state.usage[name] = state.usage.get(name, 0.0) + amount
+    if record.report is not None:
+        state.reports[record.report] = None
+        if len(state.reports) > REPORTS_KEPT:
+            del state.reports[next(iter(state.reports))]
 
 
 def _intended(state: Trajectory, record: StepIntended, at: int) -> None:

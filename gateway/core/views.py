@@ -32,6 +32,8 @@ def trajectory_view(state: Trajectory, *, with_steps: bool = True) -> dict[str, 
             {"step": step.number, "operation": step.operation, "reason": step.detail} for step in residue(state)
         ],
     }
+    if overdue := state.needs_recovery:
+        view["needs_recovery"] = overdue
     if state.approvals:
         view["approvals"] = [{"id": one.id, "state": one.state.value} for one in state.approvals.values()]
     if state.incidents:

@@ -15,10 +15,12 @@ import orjson
 
 from gateway.clock import Clock, wait_until
 from gateway.core.approval import ApprovalState, approval_view, state_at
+from gateway.core.budget import caps_from, usage_from
 from gateway.core.codes import Code
 from gateway.core.message import BytesBody, Headers
 from gateway.core.outcome import Refusal
 from gateway.core.plan import Arranged, Proposed, adopt, arrange
+from gateway.core.records import UsageReported
 from gateway.core.saga import Abort, Commit, Open, Rewind, Savepoint
 from gateway.core.statehash import state_hash
 from gateway.core.tool import Catalog
@@ -30,6 +32,7 @@ from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.ingress.proxy import preferred_wait_s, refuse
 from gateway.journal import Conflict, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
+from gateway.stages.budget import meter_of
 from gateway.stages.watchdog import WatchdogStage
 
 __all__ = ["Runs", "Shown"]
@@ -44,7 +47,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _SHAPE = "1 to 128 letters, digits and . _ : -, the first a letter or digit"
 _ABANDON = ("escalate", "unwind", "commit")
 _STUCK = ("stop", "continue")
-_OPEN_KEYS = {"id", "on_abandon", "on_stuck", "ttl", "labels"}
+_OPEN_KEYS = {"id", "on_abandon", "on_stuck", "ttl", "labels", "budget"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +130,12 @@ class Runs:
                 return await self.rewind(name, arguments, caller)
             case ("POST", [name, "state"]):
                 return await self.state(name, arguments, caller)
+            case ("POST", [name, "usage"]):
+                return await self.usage(name, arguments, caller)
         return Refusal(
             code=Code.INVALID_ARGUMENTS,
             detail=f"{method} is not served there. Use POST …/trajectories, GET …/trajectories/ID, "
-            "POST …/trajectories/ID/plan, …/commit, …/abort, …/savepoints, …/rewind or …/state.",
+            "POST …/trajectories/ID/plan, …/commit, …/abort, …/savepoints, …/rewind, …/state or …/usage.",
         )
 
     async def open(self, arguments: dict[str, object], caller: Caller) -> Shown | Refusal:
@@ -163,6 +168,8 @@ class Runs:
             return _unknown(name)
         run = await self._trajectories.durable(run)
         view = trajectory_view(run.state)
+        if run.state.budget or run.state.usage:
+            view["budget"] = meter_of(run).view(self._at(run))
         if run.watch is not None:
             view["watchdog"] = {**_mapping(view.get("watchdog")), **run.watch.view()}
         return Shown(200, view)
@@ -192,6 +199,42 @@ class Runs:
         return Shown(200, {
             "trajectory": name, "state": None if state is None else f"{state:016x}", "metrics": metrics,
             "watchdog": self._watchdog.dog(run).view()})  # fmt: skip
+
+    async def usage(self, name: str, arguments: dict[str, object], caller: Caller | None = None) -> Shown | Refusal:
+        """Take what the run has spent beyond what the gateway sees. One that carries the name of an earlier report is that
+        report, and counts once."""
+        run = await self._trajectories.find(name)
+        if run is None or _is_foreign(run, caller):
+            return _unknown(name)
+        report = arguments.get("report")
+        values = usage_from({key: value for key, value in arguments.items() if key != "report"})
+        if report is not None and not (isinstance(report, str) and _NAME.fullmatch(report)):
+            values = [*(values if isinstance(values, list) else []), "report must be " + _SHAPE]
+        if values == {}:
+            values = ["nothing is reported"]
+        if isinstance(values, list):
+            return Refusal(
+                code=Code.INVALID_ARGUMENTS,
+                detail=f"Nothing was counted: {'; '.join(values)}.",
+                extra={"problems": values},
+            )
+        if run.state.is_over:
+            return Refusal(
+                code=Code.TRAJECTORY_CLOSED,
+                detail=f"Run {name} is over ({run.state.phase}); what it spent is settled.",
+                extra={"state": run.state.phase.value},
+            )
+        is_known = report is not None and report in run.state.reports
+        if not is_known:
+            meter_of(run).spend(values)
+            record = UsageReported(values=values, report=report if isinstance(report, str) else None)
+            await asyncio.shield(self._trajectories.record(run, [record]))
+        view = meter_of(run).view(self._at(run))
+        return Shown(200, {"trajectory": name, "is_new": not is_known, "budget": view})
+
+    def _at(self, run: Run) -> int:
+        """The time that a run's seconds are counted to."""
+        return run.state.changed_at if run.state.is_over else self._clock.at()
 
     async def approval(
         self, method: str, identity: str, wait_s: float, caller: Caller | None = None
@@ -416,9 +459,11 @@ def _arguments(body: bytes) -> dict[str, object] | Refusal:
 
 
 def _opening(arguments: dict[str, object], agent: str) -> tuple[str | None, Open] | Refusal:
-    problems = [f"{key!r} is not known" for key in sorted(arguments.keys() - _OPEN_KEYS - {"budget"})]
-    if "budget" in arguments:
-        problems.append("budgets are not enforced by this release, so none is accepted")
+    problems = [f"{key!r} is not known" for key in sorted(arguments.keys() - _OPEN_KEYS)]
+    budget = caps_from(arguments.get("budget") or {})
+    if isinstance(budget, list):
+        problems += [f"budget: {problem}" for problem in budget]
+        budget = {}
     name, ttl, labels = arguments.get("id"), arguments.get("ttl"), arguments.get("labels", {})
     abandon, stuck = arguments.get("on_abandon", "escalate"), arguments.get("on_stuck", "stop")
     if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
@@ -442,6 +487,7 @@ def _opening(arguments: dict[str, object], agent: str) -> tuple[str | None, Open
         on_stuck=str(stuck),
         ttl_s=None if ttl is None else float(ttl),
         labels=labels,
+        budget=budget,
     )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from gateway.clock import Clock
+from gateway.core.budget import Meter
 from gateway.core.codes import Code
 from gateway.core.outcome import Refusal
 from gateway.core.records import (
@@ -59,10 +60,11 @@ class Run:
         busy: steps that are on their way in this process.
         pending: appends that are not durable yet.
         touched_s: monotonic time of the last call.
+        meter: what it has spent, once somebody asks; `stages/budget.py` keeps it here.
         watch: its watchdog, once it has one; `stages/watchdog.py` keeps it here, so that both end together.
     """
 
-    __slots__ = ("_watchers", "busy", "is_lost", "opening", "pending", "state", "touched_s", "watch")
+    __slots__ = ("_watchers", "busy", "is_lost", "meter", "opening", "pending", "state", "touched_s", "watch")
 
     def __init__(self, state: Trajectory, opening: Open | None, touched_s: float) -> None:
         self.state = state
@@ -71,6 +73,7 @@ class Run:
         self.busy: set[int] = set()
         self.pending: set[asyncio.Future[None]] = set()
         self.touched_s = touched_s
+        self.meter: Meter | None = None
         self.watch: Watchdog | None = None
         self._watchers: list[asyncio.Future[None]] = []
 

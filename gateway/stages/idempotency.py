@@ -101,7 +101,11 @@ class IdempotencyStage:
     async def _find(self, call: Call, action: str, content: str, caller: str | None) -> tuple[Run, Recalled] | Refusal:
         is_read = call.operation.is_read
         if call.trajectory:
-            opening = Open(agent=call.agent, is_implicit=not call.is_run_named)
+            opening = Open(
+                agent=call.agent,
+                is_implicit=not call.is_run_named,
+                budget={} if call.budget is None else dict(call.budget),
+            )
             run = await self._trajectories.named(call.trajectory, opening)
             if isinstance(run, Run) and call.is_agent_proven and run.state.agent != call.agent:
                 return _foreign(call)

@@ -21,11 +21,13 @@ from gateway.core.codes import Code, Directive
 from gateway.core.economics import Chance, Costs
 from gateway.core.message import BytesBody
 from gateway.core.outcome import Failed, InDoubt, Outcome, Rejected, Success
-from gateway.core.recovery import Decision, RecoveryMode, Situation, Trouble, decide_recovery, trouble_of
+from gateway.core.recovery import Decision, Headroom, RecoveryMode, Situation, Trouble, decide_recovery, trouble_of
 from gateway.core.saga import Abort, Freeze
 from gateway.core.signature import error_signature
+from gateway.core.tool import Catalog
 from gateway.core.trajectory import StepState, Trajectory
-from gateway.journal.trajectories import Trajectories
+from gateway.journal.trajectories import Run, Trajectories
+from gateway.stages.budget import meter_of
 from gateway.telemetry import Telemetry
 
 __all__ = ["REPAIRS", "RecoveryStage"]
@@ -51,7 +53,9 @@ class RecoveryStage:
         clock: Clock,
         telemetry: Telemetry,
         remember: Callable[[str, bytes], None],
+        catalog: Callable[[], Catalog] = lambda: Catalog({}, {}),
     ) -> None:
+        self._catalog = catalog
         self._trajectories = trajectories
         self._clock = clock
         self._telemetry = telemetry
@@ -109,17 +113,49 @@ class RecoveryStage:
             is_past_pivot=state is not None and state.pivot is not None,
             to_undo=0 if state is None else len(_to_undo(state)),
             spin=spin,
-            costs={} if state is None else {"s": self._costs(call, state)},
+            costs={} if run is None else self._costs(call, run),
             chance=chance,
+            headroom=() if run is None or not run.state.budget else self._headroom(call, run),
         )
 
-    def _costs(self, call: Call, state: Trajectory) -> Costs:
-        unwind = rerun = 0.0
-        for tool, operation in _to_undo(state):
-            forward = self._seconds.get(f"{tool}.{operation}", 1.0)
+    def _headroom(self, call: Call, run: Run) -> tuple[Headroom, ...]:
+        """What is left of each budget of the run that a repair takes from."""
+        meter, at, settings = meter_of(run), self._clock.at(), call.tool.recovery
+        expected = {
+            "tokens": settings.repair_tokens, "usd": settings.repair_usd, "seconds": settings.repair_cost,
+            "calls": 1.0, "steps": 1.0, "retries": 1.0,
+        }  # fmt: skip
+        return tuple(
+            Headroom(name=name, left=meter.left(name, at), repair=expected[name], reserve=settings.reserve * cap)
+            for name, cap in meter.caps.items()
+            if name in expected
+        )
+
+    def _costs(self, call: Call, run: Run) -> dict[str, Costs]:
+        """What going back and a repair cost, in seconds and, where any was spent, in USD.
+
+        Each operation and compensator takes as long as declared, else as measured here lately, else a second. Done again, a
+        run costs what it has cost so far.
+        """
+        unwind = rerun = price = 0.0
+        tools = self._catalog().tools
+        for tool, operation in _to_undo(run.state):
+            spec = tools.get(tool)
+            declared = None if spec is None else spec.operations.get(operation)
+            undo = None if declared is None else declared.compensator
+            forward = None if declared is None else declared.duration_s
+            if forward is None:
+                forward = self._seconds.get(f"{tool}.{operation}", 1.0)
+            backward = None if undo is None else undo.duration_s
             rerun += forward
-            unwind += self._seconds.get(f"{tool}.undo {operation}", forward)
-        return Costs(unwind=unwind, rerun=rerun, repair=call.tool.recovery.repair_cost)
+            unwind += self._seconds.get(f"{tool}.undo {operation}", forward) if backward is None else backward
+            price += 0.0 if undo is None else undo.price
+        settings = call.tool.recovery
+        costs = {"s": Costs(unwind=unwind, rerun=rerun, repair=settings.repair_cost)}
+        spent = run.state.usage.get("usd", 0.0)
+        if price or spent:
+            costs["usd"] = Costs(unwind=price, rerun=spent, repair=settings.repair_usd)
+        return costs
 
     def _failed(self, call: Call, name: str, kind: str, outcome: Outcome) -> Spin:
         key = (call.trajectory, name)

@@ -146,7 +146,7 @@ class WatchdogStage:
         if not call.operation.is_read and (call.tool.state is not None or state.id in self._asking):
             await self._know_state(run, dog, call)
         loop = dog.check(action_hash(call.action), is_read=call.operation.is_read)
-        if loop is None or _collects(run, call):
+        if loop is None or state.collects(call.action.hex()):
             return None
         return await self._interrupt(run, dog, call, loop)
 
@@ -353,13 +353,3 @@ def _inverse(bound: BoundRequest) -> bytes:
 
 def _cap(call: Call) -> int | None:
     return None if call.operation.watch is None else call.operation.watch.poll
-
-
-def _collects(run: Run, call: Call) -> bool:
-    """Whether the call only collects, joins or settles what was sent already."""
-    state = run.state
-    number = state.actions.get(call.action.hex())
-    return number is not None and any(
-        number in numbers
-        for numbers in (state.undelivered, state.in_doubt, state.in_flight, state.staged, state.deferred)
-    )

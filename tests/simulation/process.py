@@ -26,6 +26,7 @@ from gateway.probes.verifier import HttpVerifier
 from gateway.stages.admission import AdmissionStage
 from gateway.stages.approval import ApprovalStage
 from gateway.stages.breaker import REMEMBERED, BreakerStage
+from gateway.stages.budget import BudgetStage
 from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
 from gateway.stages.idempotency import IdempotencyStage
@@ -127,6 +128,7 @@ class Process:
         stages = _stages(
             telemetry=TelemetryStage(clock, telemetry),
             recovery=RecoveryStage(self.trajectories, clock, telemetry, journal.remember),
+            budget=BudgetStage(self.trajectories, clock),
             watchdog=WatchdogStage(
                 self.trajectories, catalog, clock, telemetry, probers["http"], lambda: self.pipeline
             ),
