@@ -450,6 +450,7 @@ class Gateway:
     def _in_force(self, catalog: Catalog) -> None:
         self._telemetry.manifest_loaded(catalog.tools)
         self._telemetry.redact(_secrets(catalog))
+        self._pipeline.reconfigure()
         self._stages.retry.reconfigure(catalog)
         self._stages.admission.reconfigure(catalog)
         self._stages.breaker.reconfigure(catalog)

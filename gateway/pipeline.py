@@ -1,18 +1,20 @@
 """The ordered list of stages, each line with the reason for its place (design section 3).
 
-A stage wraps all that come after it. Forward calls, compensators and probes go down the same road; stages that do not
-concern a lane let it pass.
+A stage wraps all that come after it. Forward calls, compensators and probes go down the same road; a forward call's road
+leaves out the stages that have nothing to say about its operation, so that nobody pays for what he does not use. Roads are
+laid out once per operation, from what the manifest says, and kept until the manifest says something else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
-from gateway.core.call import Handler, Stage
+from gateway.core.call import Call, Handler, Lane, Stage
+from gateway.core.outcome import Outcome
+from gateway.core.tool import Operation, ToolSpec
 from gateway.stages.admission import AdmissionStage
-from gateway.stages.approval import ApprovalStage
+from gateway.stages.approval import ApprovalStage, is_gated
 from gateway.stages.breaker import BreakerStage
 from gateway.stages.budget import BudgetStage
 from gateway.stages.deadline import DeadlineStage
@@ -24,9 +26,27 @@ from gateway.stages.recovery import RecoveryStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
 from gateway.stages.telemetry import TelemetryStage
-from gateway.stages.watchdog import WatchdogStage
+from gateway.stages.watchdog import WatchdogStage, watched
 
-__all__ = ["Stages", "compose"]
+__all__ = ["Concerns", "Pipeline", "Stages", "compose"]
+
+Concerns = Callable[[ToolSpec, Operation], bool]
+"""Whether a stage has anything to do for forward calls of an operation. Depends on nothing but the manifest."""
+
+_ROADS = 10_000
+"""Roads kept; operations of MCP servers come and go."""
+
+
+def _always(tool: ToolSpec, operation: Operation) -> bool:
+    return True
+
+
+def _writes(tool: ToolSpec, operation: Operation) -> bool:
+    return not operation.is_read
+
+
+def _staged(tool: ToolSpec, operation: Operation) -> bool:
+    return operation.is_staged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,33 +68,81 @@ class Stages:
     journal: JournalStage
     dispatch: Dispatch
 
-    def pipeline(self) -> Handler:
+    def pipeline(self) -> Pipeline:
         """Return the handler that a call is given to."""
-        return compose(
+        return Pipeline(
             (
-                self.telemetry,  # sees everything; turns a bug into ERR_INTERNAL
-                self.recovery,  # sees what the agent is about to read, refusals of every stage below included
+                (self.telemetry, _always),  # sees everything; turns a bug into ERR_INTERNAL
+                (
+                    self.recovery,
+                    _writes,
+                ),  # sees what the agent is about to read, refusals of every stage below included
                 # quarantine comes here: what is quarantined stops before anything looks at it
                 # policy comes here: a rule's "no" costs nothing
-                self.budget,  # beside the rules: what the run cannot afford costs nothing; runs without caps just pass
-                self.watchdog,  # loops are stopped before they spend; a tool with `watch: {mode: off}` leaves it out
-                self.idempotency,  # before the saga: a repeat is not a new step and needs no new legality
-                self.saga,  # before the queue: an illegal step never waits; after all attempts: one outcome, one record
-                self.approval,  # the gate in front of a pivot, once the step is known to be legal; waits hold no slot
-                self.outbox,  # what only leaves with the pivot is kept here: gated like any call, queued by none
-                self.deadline,  # bounds everything inside: attempts, waits, queue
-                self.retry,  # owns the attempts; each of them queues and asks the breaker anew
-                self.admission,  # one queue grants slot and rate token together; peeks at the breaker first
-                self.breaker,  # the permit is taken at dispatch, so that no queued call holds one
-                self.journal,  # innermost: refusals above never touch the disk, nothing below is unrecorded
+                (
+                    self.budget,
+                    _always,
+                ),  # beside the rules: what a run cannot afford costs nothing; without caps it passes
+                (self.watchdog, watched),  # loops are stopped before they spend
+                (self.idempotency, _always),  # before the saga: a repeat is not a new step and needs no new legality
+                # before the queue: an illegal step never waits; after all attempts: one outcome, one record
+                (self.saga, _always),
+                (
+                    self.approval,
+                    is_gated,
+                ),  # in front of a pivot, once the step is known to be legal; waits hold no slot
+                (
+                    self.outbox,
+                    _staged,
+                ),  # what only leaves with the pivot is kept here: gated like any call, queued by none
+                (self.deadline, _always),  # bounds everything inside: attempts, waits, queue
+                (self.retry, _always),  # owns the attempts; each of them queues and asks the breaker anew
+                (self.admission, _always),  # one queue grants slot and rate token together; peeks at the breaker first
+                (self.breaker, _always),  # the permit is taken at dispatch, so that no queued call holds one
+                (self.journal, _writes),  # innermost: refusals above never touch the disk, nothing below is unrecorded
             ),
             self.dispatch,
         )
+
+
+class Pipeline:
+    """A handler that takes each call down the road of its operation. Calls that are our own go down the whole road."""
+
+    def __init__(self, stages: Sequence[tuple[Stage, Concerns]], innermost: Handler) -> None:
+        self._stages = stages
+        self._innermost = innermost
+        self._whole = compose([stage for stage, _ in stages], innermost)
+        self._roads: dict[Operation, tuple[ToolSpec, Handler]] = {}
+
+    def __call__(self, call: Call) -> Awaitable[Outcome]:
+        """Return the outcome of the call."""
+        if call.lane is not Lane.FORWARD:
+            return self._whole(call)
+        road = self._roads.get(call.operation)
+        if road is None or road[0] is not call.tool:
+            road = self._lay_out(call.tool, call.operation)
+        return road[1](call)
+
+    def reconfigure(self) -> None:
+        """Forget the roads of operations that may be gone."""
+        self._roads.clear()
+
+    def _lay_out(self, tool: ToolSpec, operation: Operation) -> tuple[ToolSpec, Handler]:
+        if len(self._roads) >= _ROADS:
+            self._roads.clear()
+        stages = [stage for stage, concerns in self._stages if concerns(tool, operation)]
+        road = self._roads[operation] = (tool, compose(stages, self._innermost))
+        return road
 
 
 def compose(stages: Sequence[Stage], innermost: Handler) -> Handler:
     """Return a handler that runs the stages from the outside in, and `innermost` last."""
     handler = innermost
     for stage in reversed(stages):
-        handler = partial(stage.__call__, proceed=handler)
+        handler = _wrapped(stage, handler)
     return handler
+
+
+def _wrapped(stage: Stage, proceed: Handler) -> Handler:
+    act = stage.__call__  # bound once: a call of the instance would look it up each time
+    return lambda call: act(call, proceed)

@@ -71,6 +71,8 @@ async def _serve(settings: ServerSettings, telemetry: Telemetry) -> int:
         _fail(f"cannot listen: {error}. Is another gateway running? Choose another --listen or --control.")
     gc.collect()
     gc.freeze()
+    # A call leaves no cycles behind, so that looking for them as often as Python does costs a tenth of its time.
+    gc.set_threshold(20_000, 20, 50)
     return await _until_told(gateway)
 
 

@@ -125,6 +125,7 @@ class Admission:
 
     def __init__(self, settings: AdmissionSettings) -> None:
         self._settings = settings
+        self._forward_slots = _forward_slots(settings)
         self._ours = _FairQueue()
         self._forward = _FairQueue()
         self._seq = itertools.count()
@@ -152,6 +153,29 @@ class Admission:
         ticket = Ticket(agent, is_ours, next(self._seq), now, deadline)
         self._queue(is_ours).push(ticket)
         return ticket
+
+    def grant_at_once(self, agent: str, *, is_ours: bool, now: float, deadline: float) -> Ticket | None:
+        """Return a ticket with a slot if nobody who would go first waits and a slot is free; else None, and nothing changed.
+
+        To be called with a rate token in hand, which the grant uses up. Same as `request` and `grant_next`, for the many
+        calls that meet no queue. Arguments as for `request`.
+        """
+        ours, forward = self._ours, self._forward
+        if ours.waiting or deadline <= now or ours.in_use + forward.in_use >= self._settings.concurrency:
+            return None
+        if is_ours:
+            ours.occupy(agent)
+        elif forward.waiting or forward.in_use >= self._forward_slots:
+            return None
+        else:
+            forward.occupy(agent)
+        self._grants += 1
+        return Ticket(agent, is_ours, next(self._seq), now, deadline, TicketState.GRANTED, now)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether somebody waits."""
+        return bool(self._ours.waiting or self._forward.waiting)
 
     @property
     def is_grantable(self) -> bool:
@@ -182,7 +206,7 @@ class Admission:
 
         `was_used` is False for a slot that came too late to be used; its time says nothing of the service.
         """
-        queue = self._queue(ticket.is_ours)
+        queue = self._ours if ticket.is_ours else self._forward
         if ticket.state is TicketState.WAITING:
             queue.remove(ticket)
         elif ticket.state is TicketState.GRANTED:
@@ -196,6 +220,7 @@ class Admission:
         """Go on under other settings. Slots in use stay in use; where there are now too many, none is granted until
         enough were given back."""
         self._settings = settings
+        self._forward_slots = _forward_slots(settings)
 
     def statistics(self) -> AdmissionStatistics:
         """Return a look inside; changes nothing."""
@@ -224,11 +249,6 @@ class Admission:
     @property
     def _in_flight(self) -> int:
         return self._ours.in_use + self._forward.in_use
-
-    @property
-    def _forward_slots(self) -> int:
-        """Slots that forward calls may use: at least one, else a small domain could never be called."""
-        return max(1, self._settings.concurrency - self._settings.reserved)
 
     def _queue(self, is_ours: bool) -> _FairQueue:
         return self._ours if is_ours else self._forward
@@ -278,6 +298,11 @@ class Admission:
             return
         elapsed_s = min(elapsed_s, _EWMA_OUTLIER * max(self._service_s, 0.001))
         self._service_s += _EWMA_WEIGHT * (elapsed_s - self._service_s)
+
+
+def _forward_slots(settings: AdmissionSettings) -> int:
+    """Return the slots that forward calls may use: at least one, else a small domain could never be called."""
+    return max(1, settings.concurrency - settings.reserved)
 
 
 class _Agent:
@@ -338,7 +363,8 @@ class _FairQueue:
             agent = self._agents[name] = _Agent(name)
         agent.in_use += 1
         self.in_use += 1
-        self._renew(agent, has_moved=True)
+        if agent.tickets:
+            self._offer(agent)
 
     def vacate(self, name: str) -> None:
         agent = self._agents[name]

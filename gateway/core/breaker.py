@@ -222,6 +222,8 @@ class Breaker:
 
     def peek(self, now: float) -> BreakerRefusal | None:
         """Return why no call at all could go now, or None. Takes nothing; a canary whose lease is over is lost here."""
+        if self._state is State.CLOSED:
+            return None
         self._expire_lease(now)
         refusal = self._refusal(now)
         return replace(refusal, transitions=self._report()) if refusal else None
@@ -234,6 +236,8 @@ class Breaker:
             may_be_canary: the call may be the experiment: a read, or one that may safely be made twice.
             lease_s: bound on the call's answer, with slack; a canary that exceeds it counts as failed.
         """
+        if self._state is State.CLOSED:
+            return self._issue(now + lease_s)
         self._expire_lease(now)
         refusal = self._refusal(now)
         if refusal is None and self._wants_canary and not may_be_canary:
@@ -376,18 +380,17 @@ class Breaker:
     def _record(self, verdict: Verdict, now: float, is_slow: bool) -> None:
         if verdict is Verdict.NEUTRAL:
             return
-        settings = self._settings
+        settings, ring = self._settings, self._ring
         is_failure = verdict is not Verdict.SUCCESS
-        self._ring.add(_Sample(now, is_failure, is_slow))
-        self._ring.trim(settings.window, now - settings.max_age)
+        ring.add((now, is_failure, is_slow))
+        ring.trim(settings.window, now - settings.max_age)
         if now - self._streak_at > settings.max_age:
             self._streak = 0
         self._streak = self._streak + 1 if verdict is Verdict.FAILURE else 0
         self._streak_at = now
         if self._evidence.shows_health(is_failure, settings):
             self._level = max(0, self._level - 1)
-        cause = self._trip_cause()
-        if cause is not None:
+        if (ring.failures or ring.slow) and (cause := self._trip_cause()) is not None:
             self._move(cause, now)
 
     def _trip_cause(self) -> Cause | None:
@@ -460,11 +463,8 @@ class Breaker:
         return min(self._cooldown_s, max(0.0, self._open_until - now))
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    at_s: float
-    is_failure: bool
-    is_slow: bool
+_Sample = tuple[float, bool, bool]
+"""When, whether it failed, whether it was slow. A plain tuple: every call makes one."""
 
 
 class _Ring:
@@ -480,16 +480,16 @@ class _Ring:
 
     def add(self, sample: _Sample) -> None:
         self._samples.append(sample)
-        self.failures += sample.is_failure
-        self.slow += sample.is_slow
+        self.failures += sample[1]
+        self.slow += sample[2]
 
     def trim(self, window: int, oldest_s: float) -> None:
         """Drop what exceeds the window or is older than `oldest_s`."""
         samples = self._samples
-        while samples and (len(samples) > window or samples[0].at_s < oldest_s):
-            gone = samples.popleft()
-            self.failures -= gone.is_failure
-            self.slow -= gone.is_slow
+        while samples and (len(samples) > window or samples[0][0] < oldest_s):
+            _, was_failure, was_slow = samples.popleft()
+            self.failures -= was_failure
+            self.slow -= was_slow
 
     def clear(self) -> None:
         self._samples.clear()

@@ -65,7 +65,8 @@ class Call:
         wait_s: how long the agent is ready to wait for people, beyond the deadline (`Prefer: wait`).
         compensation: what to send, on the compensation lane.
         undo_turn: 2 for the one repeat of a compensator, under a key of its own, whose effect did not last.
-        traceparent, tracestate: W3C trace context to send to the tool, once telemetry has set it.
+        traceparent, tracestate: W3C trace context to send to the tool, once telemetry has set it; before, what ingress
+            found apart from the request's headers, and empty if it looked and there is none.
         trace: telemetry's own handle on the call's open span, if its trace is sampled; nobody else looks into it.
     """
 
@@ -112,5 +113,8 @@ Handler = Callable[[Call], Awaitable[Outcome]]
 class Stage(Protocol):
     """One rule around the rest of the pipeline: calls `proceed` once, many times (retry) or not at all (breaker)."""
 
-    async def __call__(self, call: Call, proceed: Handler) -> Outcome:
-        """Return the outcome. Gives back in `finally` whatever it took."""
+    def __call__(self, call: Call, proceed: Handler) -> Awaitable[Outcome]:
+        """Return the outcome. Gives back in `finally` whatever it took.
+
+        Usually `async def`; a stage that has nothing to do after the call may return `proceed(call)` itself.
+        """

@@ -38,7 +38,7 @@ def frame_answer(
         return Framing(headers, is_bodiless=True)
     if body_bytes is not None:
         length = b"%d" % body_bytes
-        if [value for name, value in headers if name.lower() == b"content-length"] != [length]:
+        if [value for name, value in headers if len(name) == 14 and name.lower() == b"content-length"] != [length]:
             headers = (*_without_length(headers), (b"Content-Length", length))
         return Framing(headers)
     headers = _without_length(headers)

@@ -18,12 +18,17 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from gateway.core.message import Headers
 
 __all__ = [
     "HOP_BY_HOP",
+    "OURS_IN_REQUESTS",
+    "AnswerHead",
+    "Sieve",
     "answer_fields",
+    "answer_head",
     "basic_password",
     "field_lines",
     "protected_option",
@@ -48,7 +53,7 @@ HOP_BY_HOP = frozenset(
     }
 )
 _OWN = b"seawall-"
-_OURS_IN_REQUESTS = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
+OURS_IN_REQUESTS = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 _PROTECTED = frozenset(
     {b"authorization", b"cookie", b"date", b"host", b"idempotency-key", b"set-cookie", b"traceparent", b"tracestate"}
 )
@@ -62,7 +67,7 @@ def request_fields(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
     May be applied twice. Source: RFC 9110 section 7.6.1.
     """
-    return _without(headers, _OURS_IN_REQUESTS)
+    return _OF_REQUESTS(headers)
 
 
 def answer_fields(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
@@ -70,24 +75,89 @@ def answer_fields(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
     Content-Length stays: it is the tool's word about its own representation (HEAD, 304). May be applied twice.
     """
-    return _without(headers, HOP_BY_HOP)
+    return _OF_ANSWERS(headers)
 
 
-def _without(headers: Iterable[tuple[bytes, bytes]], names: frozenset[bytes]) -> Headers:
-    kept: list[tuple[bytes, bytes]] = []
-    options: list[bytes] = []
-    for field in headers:
-        name = field[0].lower()
-        if name in names:
-            if name == b"connection":
+class Sieve:
+    """Takes fields out by name: those it was made for, our own, and those that `Connection` names.
+
+    What becomes of a name is remembered as the name was spelt, within bounds: agents use few spellings, and every call asks.
+    """
+
+    __slots__ = ("_fates", "_names")
+
+    def __init__(self, names: Iterable[bytes]) -> None:
+        """`names` in lower case; "connection" has to be one of them."""
+        self._names = frozenset(names)
+        self._fates: dict[bytes, int] = {}
+
+    def __call__(self, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+        """Return the fields that stay, in order."""
+        fates = self._fates
+        kept: list[tuple[bytes, bytes]] = []
+        options: list[bytes] = []
+        for field in headers:
+            fate = fates.get(field[0])
+            if fate is None:
+                fate = self._fate(field[0])
+            if fate == _STAYS:
+                kept.append(field)
+            elif fate == _NAMES_OTHERS:
                 options.append(field[1])
-        elif not name.startswith(_OWN):
-            kept.append(field)
-    if options:
-        named = {one for one in _options(options) if not _is_protected(one)}
-        if named:
-            return tuple(field for field in kept if field[0].lower() not in named)
-    return tuple(kept)
+        if options:
+            named = {one for one in _options(options) if not _is_protected(one)}
+            if named:
+                return tuple(field for field in kept if field[0].lower() not in named)
+        return tuple(kept)
+
+    def _fate(self, spelt: bytes) -> int:
+        name = spelt.lower()
+        if name == b"connection":
+            fate = _NAMES_OTHERS
+        else:
+            fate = _GOES if name in self._names or name.startswith(_OWN) else _STAYS
+        if len(self._fates) < _SPELLINGS:
+            self._fates[spelt] = fate
+        return fate
+
+
+_STAYS, _GOES, _NAMES_OTHERS = 1, 2, 3
+_SPELLINGS = 1024
+_OF_REQUESTS = Sieve(OURS_IN_REQUESTS)
+_OF_ANSWERS = Sieve(HOP_BY_HOP)
+
+
+class AnswerHead(NamedTuple):
+    """What the head of a tool's answer says.
+
+    Attributes:
+        fields: those that go on to the agent.
+        length: the first Content-Length, if there is one.
+        problem: what makes a well-formed head unusable, as a clause; empty if nothing does.
+    """
+
+    fields: Headers
+    length: bytes | None
+    problem: str
+
+
+def answer_head(status: int, headers: Headers) -> AnswerHead:
+    """Return what is to be known of an answer's head."""
+    length: bytes | None = None
+    problem = ""
+    for name, value in headers:
+        size = len(name)
+        if size == 14:
+            if length is None and name.lower() == b"content-length":
+                length = value
+        elif size == 17 and name.lower() == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            problem = "a transfer coding other than chunked"
+    values = b"".join([value for _, value in headers])
+    if b"\r" in values or b"\n" in values or b"\0" in values:
+        problem = "a header field with a line break or NUL in it"
+    if status == 101:
+        problem = "101 Switching Protocols, which nobody asked for"
+    return AnswerHead(_OF_ANSWERS(headers), length, problem)
 
 
 def protected_option(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
@@ -128,13 +198,14 @@ def field_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """
     headers = tuple(headers)
     lines = b"".join([b"%b: %b\r\n" % field for field in headers])
-    count = len(headers)
+    names = [field[0] for field in headers]
+    count = len(names)
     if (
         lines.count(b"\n") != count
         or lines.count(b"\r") != count
         or b"\0" in lines
-        or b"".join([field[0] for field in headers]).translate(None, _TOKEN)
-        or not all(field[0] for field in headers)
+        or b"".join(names).translate(None, _TOKEN)
+        or b"" in names
     ):
         raise ValueError(f"the header field {_offender(headers)!r} has a name or value that HTTP does not allow")
     return lines

@@ -83,6 +83,7 @@ class Request:
             costs a call in doubt, a new one a round trip).
         exchange: what ingress and egress of one protocol say to each other beside the message (progress, questions to
             the agent); no stage looks into it. Dispatch puts the run's name here where there is none.
+        is_sifted: what may not pass has been taken out of the headers already.
     """
 
     method: str
@@ -93,6 +94,7 @@ class Request:
     capture_answer: bool = True
     fresh_connection: bool = False
     exchange: object | None = None
+    is_sifted: bool = False
 
 
 @dataclass(slots=True)
@@ -132,8 +134,9 @@ class Reply:
 
 def first_header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
     """Return the value of the first field called `name` (given in lower case), or None."""
+    size = len(name)
     for key, value in headers:
-        if key.lower() == name:
+        if len(key) == size and key.lower() == name:
             return value
     return None
 

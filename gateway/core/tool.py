@@ -203,10 +203,11 @@ class Operation:
     description: str | None = None
     input: Mapping[str, object] | None = None
 
-    @property
-    def is_read(self) -> bool:
-        """Whether calls have no effect."""
-        return self.tier is Tier.READ
+    is_read: bool = field(init=False)
+    """Whether calls have no effect. Kept, since every stage asks."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_read", self.tier is Tier.READ)
 
     @property
     def is_undoable(self) -> bool:

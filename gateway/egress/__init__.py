@@ -6,8 +6,8 @@ Nothing of aiohttp crosses this seam, so the wire can be replaced without touchi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Awaitable
+from typing import NamedTuple, Protocol
 
 from gateway.core.fault import Broken
 from gateway.core.message import Reply, Request
@@ -16,8 +16,7 @@ from gateway.core.tool import ToolSpec
 __all__ = ["Egress", "StreamBroken", "Timings"]
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
+class Timings(NamedTuple):
     """Bounds on one attempt, in seconds. `total_s` bounds a captured exchange as a whole and a streamed one to its head."""
 
     connect_s: float
@@ -29,7 +28,7 @@ class Timings:
 class Egress(Protocol):
     """Something that can send a request to a tool."""
 
-    async def send(self, tool: ToolSpec, request: Request, timings: Timings) -> Reply | Broken:
+    def send(self, tool: ToolSpec, request: Request, timings: Timings) -> Awaitable[Reply | Broken]:
         """Send exactly once; never repeat, never follow a redirect, never decode a body.
 
         Adds Host, framing and the tool's credential; drops hop-by-hop fields both ways. With `request.capture_answer`

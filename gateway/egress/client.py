@@ -22,11 +22,11 @@ from yarl import URL
 
 from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
-from gateway.core.headers import answer_fields
+from gateway.core.headers import answer_head
 from gateway.core.message import Body, BytesBody, Reply, Request, first_header
 from gateway.core.tool import ToolSpec
 from gateway.egress import Egress, StreamBroken, Timings
-from gateway.egress.framing import ToolLines, answer_problem, request_bytes, tool_lines
+from gateway.egress.framing import ToolLines, request_bytes, tool_lines
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
 from gateway.egress.wire import Attempt, UploadBroken, exchange, open_session
 
@@ -97,9 +97,10 @@ class ClientEgress:
         self, tool: ToolSpec, request: Request, timings: Timings, attempt: Attempt, response: aiohttp.ClientResponse
     ) -> Reply | Broken:
         content = response.content
-        if problem := answer_problem(response.status, response.raw_headers):
+        head = answer_head(response.status, response.raw_headers)
+        if head.problem:
             response.close()
-            return Broken(Fault.PROTOCOL, Dispatched.YES, f"{tool.name} sent {problem}")
+            return Broken(Fault.PROTOCOL, Dispatched.YES, f"{tool.name} sent {head.problem}")
         attempt.answered(content, idle_s=timings.idle_s, is_bounded=request.capture_answer)
         body: Body
         if content.is_eof() and content.exception() is None:
@@ -117,7 +118,7 @@ class ClientEgress:
                 attempt.disarm()
                 response.close()
         reason = (response.reason or "").encode("utf-8", "surrogateescape")
-        return Reply(response.status, reason, answer_fields(response.raw_headers), body)
+        return Reply(response.status, reason, head.fields, body)
 
     def _upstream(self, tool: ToolSpec) -> _Upstream:
         known = self._upstreams.get(tool.name)

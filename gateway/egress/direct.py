@@ -23,8 +23,8 @@ from aiohttp.streams import StreamReader
 
 from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
-from gateway.core.headers import answer_fields
-from gateway.core.message import Body, BytesBody, Headers, Reply, Request, first_header
+from gateway.core.headers import answer_head
+from gateway.core.message import Body, BytesBody, Reply, Request
 from gateway.core.tool import ToolSpec
 from gateway.egress import Egress, StreamBroken, Timings
 from gateway.egress.connection import (
@@ -35,7 +35,7 @@ from gateway.egress.connection import (
     Overdue,
     UploadBroken,
 )
-from gateway.egress.framing import ToolLines, answer_problem, request_bytes, tool_lines
+from gateway.egress.framing import ToolLines, request_bytes, tool_lines
 from gateway.egress.pool import Pool, Resolve, system_names
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
 
@@ -124,20 +124,21 @@ class DirectEgress:
         exchange: Exchange,
         message: RawResponseMessage,
     ) -> Reply | Broken:
-        headers, content = message.raw_headers, exchange.content
+        content = exchange.content
         assert content is not None
-        if problem := answer_problem(message.code, headers):
+        head = answer_head(message.code, message.raw_headers)
+        if head.problem:
             connection.abort()
-            return Broken(Fault.PROTOCOL, Dispatched.YES, f"{tool.name} sent {problem}")
+            return Broken(Fault.PROTOCOL, Dispatched.YES, f"{tool.name} sent {head.problem}")
         body: Body
-        fields = answer_fields(headers)
-        if _is_unverified(message, request):
+        fields = head.fields
+        if head.length is None and _is_unverified(message, request):
             fields = (*fields, UNVERIFIED)
         if content.is_eof():
             body = BytesBody(content.read_nowait())
             pool.put(connection)
         else:
-            streamed = _StreamedBody(tool, pool, connection, exchange, content, headers)
+            streamed = _StreamedBody(tool, pool, connection, exchange, content, head.length)
             if not request.capture_answer:
                 body = streamed
             else:
@@ -179,13 +180,8 @@ def _system_trust() -> ssl.SSLContext:
 
 
 def _is_unverified(message: RawResponseMessage, request: Request) -> bool:
-    """Whether only the end of the connection tells where the answer ends (RFC 9112 section 6.3, rule 8)."""
-    return (
-        not message.chunked
-        and request.method != "HEAD"
-        and message.code not in (204, 304)
-        and first_header(message.raw_headers, b"content-length") is None
-    )
+    """Whether, without a length, only the end of the connection ends the answer (RFC 9112 section 6.3, rule 8)."""
+    return not message.chunked and request.method != "HEAD" and message.code not in (204, 304)
 
 
 class _StreamedBody:
@@ -202,7 +198,7 @@ class _StreamedBody:
         connection: Connection,
         exchange: Exchange,
         content: StreamReader,
-        headers: Headers,
+        length: bytes | None,
     ) -> None:
         self._tool = tool
         self._pool = pool
@@ -210,7 +206,6 @@ class _StreamedBody:
         self._exchange = exchange
         self._content = content
         self._is_over = False
-        length = first_header(headers, b"content-length")
         self._size = int(length) if length is not None else None
 
     @property

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gateway.core.headers import field_lines, request_fields, request_head
-from gateway.core.message import Headers, Request, first_header
+from gateway.core.headers import OURS_IN_REQUESTS, Sieve, field_lines, request_head
+from gateway.core.message import Request
 from gateway.core.tool import ToolSpec
 
-__all__ = ["ToolLines", "answer_problem", "request_bytes", "tool_lines"]
+__all__ = ["ToolLines", "never_passed", "request_bytes", "tool_lines"]
 
 BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 
@@ -23,7 +23,7 @@ class ToolLines(NamedTuple):
     prefix: bytes
     host_line: bytes
     credential_line: bytes
-    credential_name: bytes
+    sieve: Sieve
 
 
 def tool_lines(tool: ToolSpec) -> ToolLines:
@@ -34,8 +34,14 @@ def tool_lines(tool: ToolSpec) -> ToolLines:
         upstream.prefix.encode("ascii"),
         field_lines(((b"Host", upstream.authority.encode("ascii")),)),
         field_lines((credential,)) if credential else b"",
-        credential[0].lower() if credential else b"",
+        Sieve(never_passed(tool)),
     )
+
+
+def never_passed(tool: ToolSpec) -> frozenset[bytes]:
+    """Return the names, in lower case, of the fields that no request may bring along to the tool."""
+    credential = tool.credential
+    return OURS_IN_REQUESTS | {credential[0].lower()} if credential else OURS_IN_REQUESTS
 
 
 def request_bytes(lines: ToolLines, request: Request) -> bytes:
@@ -46,9 +52,7 @@ def request_bytes(lines: ToolLines, request: Request) -> bytes:
     """
     if request.method == "CONNECT":
         raise ValueError("CONNECT asks for a tunnel, which a tool call cannot be")
-    headers = request_fields(request.headers)
-    if name := lines.credential_name:
-        headers = tuple(field for field in headers if field[0].lower() != name)
+    headers = request.headers if request.is_sifted else lines.sieve(request.headers)
     fields = lines.host_line + field_lines(headers) + lines.credential_line + _framing(request)
     return request_head(request.method, lines.prefix + request.target, fields)
 
@@ -59,16 +63,3 @@ def _framing(request: Request) -> bytes:
         return b"Content-Length: 0\r\n" if request.method in BODY_METHODS else b""
     size = request.body.size
     return b"Transfer-Encoding: chunked\r\n" if size is None else b"Content-Length: %d\r\n" % size
-
-
-def answer_problem(status: int, headers: Headers) -> str:
-    """Return what makes a well-formed head unusable, or nothing."""
-    if status == 101:
-        return "101 Switching Protocols, which nobody asked for"
-    coding = first_header(headers, b"transfer-encoding")
-    if coding is not None and coding.strip().lower() != b"chunked":
-        return "a transfer coding other than chunked"
-    values = b"".join([value for _, value in headers])
-    if b"\r" in values or b"\n" in values or b"\0" in values:
-        return "a header field with a line break or NUL in it"
-    return ""

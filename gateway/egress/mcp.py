@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 
 from gateway.clock import Clock
 from gateway.core.codes import Dispatched
@@ -54,10 +54,11 @@ class McpEgress:
         self._retired: list[Server] = []
         self._clients: OrderedDict[tuple[str, str], Client] = OrderedDict()
 
-    async def send(self, tool: ToolSpec, request: Request, timings: Timings) -> Reply | Broken:
+    def send(self, tool: ToolSpec, request: Request, timings: Timings) -> Awaitable[Reply | Broken]:
         """Send once; see `Egress`."""
-        if tool.mcp is None:
-            return await self._http.send(tool, request, timings)
+        return self._http.send(tool, request, timings) if tool.mcp is None else self._called(tool, request, timings)
+
+    async def _called(self, tool: ToolSpec, request: Request, timings: Timings) -> Reply | Broken:
         given = request.exchange
         exchange = given if isinstance(given, Exchange) else Exchange(client=self._client_of(tool, given))
         try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gateway.clock import Clock
 from gateway.core.codes import Code
-from gateway.core.message import BytesBody, first_header
+from gateway.core.message import BytesBody
 from gateway.core.outcome import Refusal
 from gateway.core.problem import problem
 from gateway.core.tokens import Scope, Tokens, presented, without_token
@@ -36,7 +36,7 @@ def caller_of(request: IncomingRequest) -> Caller | Refusal:
     """Return who sent a request, or why its word cannot be taken."""
     if request.proven_agent is not None:
         return Caller(request.proven_agent, is_proven=True)
-    told = first_header(request.headers, b"seawall-agent")
+    told = request.field(b"seawall-agent")
     if told is None:
         return Caller(request.peer or "local", is_proven=False)
     if not _NAME.fullmatch(told):
@@ -66,11 +66,12 @@ class Door:
         self._clock = clock
         self._refused = refused
 
-    async def __call__(self, request: IncomingRequest) -> OutgoingResponse:
+    def __call__(self, request: IncomingRequest) -> Awaitable[OutgoingResponse]:
         """Answer one request."""
         tokens = self._tokens()
-        if tokens is None:
-            return await self._inner(request)
+        return self._inner(request) if tokens is None else self._admitted(request, tokens)
+
+    async def _admitted(self, request: IncomingRequest, tokens: Tokens) -> OutgoingResponse:
         text = presented(request.headers)
         entry = tokens.holder(text, self._clock.at())
         if entry is None or entry.scope is not Scope.AGENT:

@@ -118,7 +118,7 @@ class HttpFront:
             stalled_s=stalled_s,
         )
         self.connections: set[AgentConnection] = set()
-        self._handlers: WeakKeyDictionary[AgentConnection, Handler] = WeakKeyDictionary()
+        self._handlers: WeakKeyDictionary[AgentConnection, Handler] | None = None
         self._loop = asyncio.get_running_loop()
         self._listener: asyncio.Server | None = None
         self._socket: Path | None = None
@@ -152,6 +152,8 @@ class HttpFront:
 
         def accepted() -> AgentConnection:
             connection = self._accepted()
+            if self._handlers is None:
+                self._handlers = WeakKeyDictionary()
             self._handlers[connection] = handler
             return connection
 
@@ -203,7 +205,16 @@ class HttpFront:
         self._in_flight += 1
         self._idle.clear()
         try:
-            response = self._refusal(request) or await self._handled(request, connection)
+            response = self._refusal(request)
+            if response is None:
+                handler = self._handlers.get(connection, self._handler) if self._handlers is not None else self._handler
+                try:
+                    response = await handler(request)
+                except Exception:
+                    log.exception("the handler failed on %s", request.method)
+                    response = self._refuse(
+                        500, "The gateway has failed on this request. Nothing is known of its effect."
+                    )
             return await self._answered(request, connection, response)
         finally:
             self._in_flight -= 1
@@ -220,17 +231,9 @@ class HttpFront:
         framing = frame_answer("", response.status, response.headers, response.body.size)
         data = response.body.data if isinstance(response.body, BytesBody) else b""
         writer = ResponseWriter(connection)
-        names = {name.lower() for name, _ in framing.headers}
+        names = [name.lower() for name, _ in framing.headers]
         writer.write(self._head(response, framing, names, is_kept=False) + data)
         await writer.drain()
-
-    async def _handled(self, incoming: IncomingRequest, connection: AgentConnection) -> OutgoingResponse:
-        handler = self._handlers.get(connection, self._handler) if self._handlers else self._handler
-        try:
-            return await handler(incoming)
-        except Exception:
-            log.exception("the handler failed on %s", incoming.method)
-            return self._refuse(500, "The gateway has failed on this request. Nothing can be said about its effect.")
 
     def _refusal(self, request: IncomingRequest) -> OutgoingResponse | None:
         """What the parser lets through and RFC 9112 does not (sections 2.3, 3.2, 6.1; RFC 9110 section 10.1.1)."""
@@ -300,7 +303,7 @@ class HttpFront:
         body = response.body
         is_http_1_0 = request.version == HttpVersion10
         framing = frame_answer(request.method, response.status, response.headers, body.size, is_http_1_0=is_http_1_0)
-        names = {name.lower() for name, _ in framing.headers}
+        names = [name.lower() for name, _ in framing.headers]
         is_kept = (
             request.is_kept_alive
             and not self.is_draining
@@ -323,7 +326,7 @@ class HttpFront:
         self,
         response: OutgoingResponse,
         framing: Framing,
-        names: set[bytes],
+        names: list[bytes],
         *,
         is_kept: bool,
         is_http_1_0: bool = False,

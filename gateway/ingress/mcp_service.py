@@ -662,7 +662,7 @@ class McpService:
             return
         exchange = Exchange(client=party.client, tell=lambda method, params: self.heard(tool.name, method, params))
         params = _without_envelope(message.params or "{}")
-        forever = replace(_timings(tool), idle_s=86_400.0, total_s=86_400.0)
+        forever = _timings(tool)._replace(idle_s=86_400.0, total_s=86_400.0)
         await session.request(message.method, params, exchange, forever, has_side_effects=False)
 
     def heard(self, tool: str, method: str, params: str | None) -> None:

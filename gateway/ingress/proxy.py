@@ -101,16 +101,20 @@ class Proxy:
         self.mcp: Callable[[IncomingRequest], Awaitable[OutgoingResponse]] | None = None
         self._writes: set[asyncio.Task[Any]] = set()
 
-    async def __call__(self, request: IncomingRequest) -> OutgoingResponse:
+    def __call__(self, request: IncomingRequest) -> Awaitable[OutgoingResponse]:
         """Answer one request."""
         if self._forward is not None and not request.target.startswith(b"/"):
             if request.method == "CONNECT":
-                return await self._tunnel(request, self._forward)
+                return self._tunnel(request, self._forward)
             self._forward.localise(request)
         if request.target.startswith((b"/seawall/", b"/seawall?")) or request.target == b"/seawall":
             if self.mcp is not None and _MCP.match(request.target):
-                return await self.mcp(request)
-            return await self._runs(request)
+                return self.mcp(request)
+            return self._runs(request)
+        return self._carry(request)
+
+    async def _carry(self, request: IncomingRequest) -> OutgoingResponse:
+        """Carry a call, if it is one that can be carried."""
         passed = request.field(b"via")
         if passed is not None:
             passed = b", ".join([value for name, value in request.headers if name.lower() == b"via"])
@@ -128,7 +132,23 @@ class Proxy:
             return self._refused("other", self._busy())
         self._in_flight += 1
         try:
-            return await self._serve(request)
+            accepted = self._accept(request)
+            if isinstance(accepted, Refusal):
+                return self._refused("other", accepted)
+            tool, match, call = accepted
+            if match.operation.is_read:
+                call.request.body = request.stream() if request.has_body else None
+                target = call.request.target
+                call.action = blake2b(
+                    b"%b %b %b" % (tool.name.encode(), request.method.encode(), target), digest_size=16
+                ).digest()
+                return self._answer(call, await self._pipeline(call))
+            refusal = await self._capture(request, call)
+            if refusal is not None:
+                return self._refused(tool.name, refusal)
+            call.started = self._clock.now()
+            call.deadline = call.started + match.operation.timeouts.total
+            return self._answer(call, await self._undisturbed(request, call))
         finally:
             self._in_flight -= 1
 
@@ -138,31 +158,12 @@ class Proxy:
         answer = await forward.connect(request)
         return self._refused("other", answer) if isinstance(answer, Refusal) else answer
 
-    async def _serve(self, request: IncomingRequest) -> OutgoingResponse:
-        accepted = self._accept(request)
-        if isinstance(accepted, Refusal):
-            return self._refused("other", accepted)
-        tool, match, call = accepted
-        if match.operation.is_read:
-            call.request.body = request.stream() if request.has_body else None
-            target = call.request.target
-            call.action = blake2b(
-                b"%b %b %b" % (tool.name.encode(), request.method.encode(), target), digest_size=16
-            ).digest()
-            return self._answer(call, await self._pipeline(call))
-        refusal = await self._capture(request, call)
-        if refusal is not None:
-            return self._refused(tool.name, refusal)
-        call.started = self._clock.now()
-        call.deadline = call.started + match.operation.timeouts.total
-        return self._answer(call, await self._undisturbed(request, call))
-
     # --- making the call
 
     def _accept(self, request: IncomingRequest) -> tuple[ToolSpec, Match, Call] | Refusal:
         if request.method in _NEVER_PASSED:
             return Refusal(code=Code.INVALID_ARGUMENTS, detail=f"{request.method} is not passed on to tools.")
-        option = protected_option(request.headers)
+        option = None if request.field(b"connection") is None else protected_option(request.headers)
         if option is not None:
             return Refusal(
                 code=Code.INVALID_ARGUMENTS,
@@ -227,9 +228,10 @@ class Proxy:
             is_run_named=named[1],
             params=match.params,
             caller_key=key,
-            wait_s=preferred_wait_s(request.headers),
+            wait_s=0.0 if request.field(b"prefer") is None else preferred_wait_s(request.headers),
             stage=stage.decode("ascii"),
             budget=budget,
+            traceparent=b"" if request.field(b"traceparent") is None else None,
         )
         return tool, match, call
 

@@ -39,7 +39,10 @@ from gateway.core.watchdog import Watchdog
 from gateway.journal import Append, Entry, Journal, JournalCorrupt, JournalUnavailable, KeyClaim
 from gateway.telemetry import Telemetry
 
-__all__ = ["Run", "Trajectories"]
+__all__ = ["Read", "Run", "Trajectories"]
+
+Read = tuple[str, str, str, str, str, int | None]
+"""A read as it is observed: tool, operation, method, path, outcome, status."""
 
 _CLOSED_KEPT = 256
 _PAGE = 500
@@ -385,13 +388,19 @@ class Trajectories:
         if name in self._refusals or len(self._refusals) < _REFUSING_RUNS:
             self._refusals.setdefault(name, Counter())[(code.value, tool, operation)] += 1
 
-    def note_read(self, run: Run, read: ReadObserved) -> None:
+    def note_read(self, run: Run, read: Read) -> None:
         """Record a read, lazily. One that does not open the run waits for others, `READS_S` at most."""
         if run.is_lost or run.state.version == 0 or not run.state.is_open:
-            self.record(run, [read], lazy=True)
+            tool, operation, method, path, outcome, status = read
+            observed = ReadObserved(
+                tool=tool, operation=operation, method=method, path=path, outcome=outcome, status=status
+            )
+            self.record(run, [observed], lazy=True)
             return
-        waiting = self._reads.setdefault(run.state.id, [])
-        waiting.append((read.tool, read.operation, read.method, read.path, read.outcome, read.status, self._clock.at()))
+        waiting = self._reads.get(run.state.id)
+        if waiting is None:
+            waiting = self._reads[run.state.id] = []
+        waiting.append((*read, self._clock.at()))
         if len(waiting) >= _READS:
             self.record(run, [], lazy=True)
         elif self._reads_timer is None:

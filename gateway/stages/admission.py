@@ -53,14 +53,18 @@ class AdmissionStage:
         refused = self._peek(call)
         if refused is not None:
             return refused
-        pool = self._pool(call.tool.domain)
+        domain = call.tool.domain
+        pool = self._pools.get(domain.name) or self._pool(domain)
         ticket = pool.request(call)
         if isinstance(ticket, AdmissionRefusal):
             return Rejected(_refusal(call, ticket))
         is_streaming = False
         try:
-            if not await self._wait(pool, ticket, call):
-                return Rejected(_refusal(call, AdmissionRefusal(Code.QUEUE_DEADLINE, pool.expected_wait_s)))
+            if ticket.state is not TicketState.GRANTED:
+                if not await pool.wait(ticket):
+                    return Rejected(_refusal(call, AdmissionRefusal(Code.QUEUE_DEADLINE, pool.expected_wait_s)))
+                self._telemetry.queue_waited(call, self._clock.now() - ticket.enqueued_at)
+            pool.use(ticket)
             outcome = await proceed(call)
             reply = _streamed_reply(outcome)
             if reply is not None:
@@ -70,14 +74,6 @@ class AdmissionStage:
         finally:
             if not is_streaming:
                 pool.give_back(ticket)
-
-    async def _wait(self, pool: _Pool, ticket: Ticket, call: Call) -> bool:
-        if ticket.state is not TicketState.GRANTED:
-            if not await pool.wait(ticket):
-                return False
-            self._telemetry.queue_waited(call, self._clock.now() - ticket.enqueued_at)
-        pool.use(ticket)
-        return True
 
     def reconfigure(self, catalog: Catalog) -> None:
         """Have one pool for each domain of the catalog, those already there under their new settings.
@@ -118,12 +114,14 @@ class _Pool:
 
     def request(self, call: Call) -> Ticket | AdmissionRefusal:
         """Return a ticket, granted already if nothing stands against it, or why there is none."""
+        is_ours, now = call.lane is not Lane.FORWARD, self._clock.now()
+        if self._meter.take():
+            granted = self.admission.grant_at_once(call.agent, is_ours=is_ours, now=now, deadline=call.deadline)
+            if granted is not None:
+                return granted
+            self._meter.put_back()
         ticket = self.admission.request(
-            call.agent,
-            is_ours=call.lane is not Lane.FORWARD,
-            now=self._clock.now(),
-            deadline=call.deadline,
-            has_token=self._meter.has_token(),
+            call.agent, is_ours=is_ours, now=now, deadline=call.deadline, has_token=self._meter.has_token()
         )
         if isinstance(ticket, Ticket):
             self._pump()
@@ -150,7 +148,8 @@ class _Pool:
             self._unused.discard(ticket)
             self._meter.put_back()
         self.admission.give_back(ticket, self._clock.now(), was_used=was_used)
-        self._pump()
+        if self._drip is not None or self.admission.has_waiting:
+            self._pump()
 
     def reconfigure(self, settings: AdmissionSettings) -> None:
         """Go on under other settings."""

@@ -23,14 +23,14 @@ from gateway.core.outcome import Outcome, Refusal, Rejected
 from gateway.core.plan import against_plan
 from gateway.core.records import ApprovalRequested, GatePassed, StepCommitted, decode
 from gateway.core.saga import admits
-from gateway.core.tool import Gate
+from gateway.core.tool import Gate, Operation, ToolSpec
 from gateway.core.trajectory import Trajectory
 from gateway.journal import Conflict, JournalError, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.probes.verifier import HttpVerifier
 from gateway.telemetry import Telemetry
 
-__all__ = ["ApprovalStage"]
+__all__ = ["ApprovalStage", "is_gated"]
 
 SHOWN_BYTES = 16 * 1024
 """A body up to this size is shown to those who decide; of a larger one they see its size and SHA-256."""
@@ -49,9 +49,7 @@ class ApprovalStage:
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Ask every gate; go on, refuse, or hold."""
-        operation = call.operation
-        is_gated = bool(operation.gates) or operation.approval is ApprovalPolicy.REQUIRED
-        if not is_gated or call.lane is not Lane.FORWARD or call.step is not None:
+        if call.lane is not Lane.FORWARD or call.step is not None or not is_gated(call.tool, call.operation):
             return await proceed(call)
         try:
             refusal = await self._asked(call)
@@ -227,6 +225,11 @@ class ApprovalStage:
         refusal = await self._trajectories.recorded(run, [asked])
         assert refusal is None
         return run.state.approvals[asked.approval]
+
+
+def is_gated(tool: ToolSpec, operation: Operation) -> bool:
+    """Whether something has to be asked before calls of an operation may leave."""
+    return bool(operation.gates) or operation.approval is ApprovalPolicy.REQUIRED
 
 
 def _origin(call: Call) -> str:

@@ -46,7 +46,8 @@ class BreakerStage:
         answer = guard.breaker.acquire(
             sent, may_be_canary=_may_be_canary(call), lease_s=max(0.0, call.deadline - sent) + _LEASE_SLACK_S
         )
-        self._report(guard, answer.transitions)
+        if answer.transitions:
+            self._report(guard, answer.transitions)
         if isinstance(answer, BreakerRefusal):
             return Rejected(_refusal(call, answer))
         call.exchange_s = None
@@ -57,7 +58,9 @@ class BreakerStage:
         finally:
             now = self._clock.now()
             elapsed_s = now - sent if call.exchange_s is None else call.exchange_s
-            self._report(guard, guard.breaker.settle(answer, verdict, now, elapsed_s))
+            moves = guard.breaker.settle(answer, verdict, now, elapsed_s)
+            if moves:
+                self._report(guard, moves)
         self._watch(outcome, guard, answer)
         return outcome
 
@@ -99,7 +102,7 @@ class BreakerStage:
         return {", ".join(guard.tools): asdict(guard.breaker.statistics(now)) for guard in self._guards.values()}
 
     def _guard(self, tool: ToolSpec) -> _Guard:
-        key = _key(tool)
+        key = tool.breaker_key or tool.name
         guard = self._guards.get(key)
         if guard is None:
             guard = self._guards[key] = _Guard(key, (tool.name,), self._recall(key, tool))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from gateway.clock import Clock
 from gateway.core.call import Call, Handler
 from gateway.core.codes import Code
@@ -18,16 +20,14 @@ class DeadlineStage:
         self._clock = clock
         self._telemetry = telemetry
 
-    async def __call__(self, call: Call, proceed: Handler) -> Outcome:
+    def __call__(self, call: Call, proceed: Handler) -> Awaitable[Outcome]:
         """Return the outcome, or ERR_DEADLINE if there is no time left: zero is zero, not "no limit"."""
-        if self._clock.now() >= call.deadline:
-            return Rejected(_refusal(call))
-        return await proceed(call)
+        return _refused(call) if self._clock.now() >= call.deadline else proceed(call)
 
 
-def _refusal(call: Call) -> Refusal:
+async def _refused(call: Call) -> Outcome:
     detail = (
         f"The call {call.tool.name}.{call.operation.name} had used up its time before anything was sent; "
         "nothing happened, so it may be sent again with more time."
     )
-    return Refusal(code=Code.DEADLINE, detail=detail, dependency=call.tool.name)
+    return Rejected(Refusal(code=Code.DEADLINE, detail=detail, dependency=call.tool.name))

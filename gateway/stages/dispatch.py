@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import NamedTuple
 
 from gateway.clock import Clock
 from gateway.core.call import Call, Lane
+from gateway.core.headers import Sieve
 from gateway.core.manifest import KeyFormat
-from gateway.core.message import Headers, Reply, Request, without_headers
+from gateway.core.message import Headers, Reply, Request
 from gateway.core.outcome import Outcome, Rejected
+from gateway.core.tool import Operation, ToolSpec
 from gateway.core.verdict import classify
 from gateway.egress import Egress, Timings
-from gateway.telemetry import Telemetry, outgoing
+from gateway.egress.framing import never_passed
+from gateway.telemetry import CONTEXT_HEADERS, Telemetry, outgoing
 
 __all__ = ["Dispatch"]
 
@@ -25,6 +28,7 @@ class Dispatch:
         self._egress = egress
         self._clock = clock
         self._telemetry = telemetry
+        self._dresses: dict[Operation, _Dress] = {}
 
     async def __call__(self, call: Call) -> Outcome:
         """Send once and return what became of it."""
@@ -44,30 +48,66 @@ class Dispatch:
 
     def _timings(self, call: Call, now: float) -> Timings:
         bounds = call.operation.timeouts
-        return Timings(
-            connect_s=bounds.connect,
-            first_byte_s=bounds.first_byte,
-            idle_s=bounds.idle,
-            total_s=max(0.0, call.deadline - now),
-        )
+        return Timings(bounds.connect, bounds.first_byte, bounds.idle, max(0.0, call.deadline - now))
 
     def _request(self, call: Call) -> Request:
-        request = call.request
-        headers = (*outgoing(call), *self._marks)
-        if not call.operation.is_read or call.lane is Lane.COMPENSATION:
-            headers = self._for_writes(call, headers)
-        exchange = call.trajectory if request.exchange is None else request.exchange
-        return replace(request, headers=headers, exchange=exchange)
+        """Return what is sent: the agent's fields, less those that may not pass or are set here."""
+        request, operation = call.request, call.operation
+        dress = self._dresses.get(operation)
+        if dress is None or dress.tool is not call.tool:
+            dress = self._dress(call.tool, operation)
+        is_write = not operation.is_read or call.lane is Lane.COMPENSATION
+        is_keyed = is_write and dress.key is not None and call.key is not None
+        headers = (dress.of_keyed if is_keyed else dress.of_writes if is_write else dress.of_reads)(request.headers)
+        if call.traceparent is not None:
+            headers += outgoing(call)
+        headers += self._marks
+        if is_write:
+            if dress.key is not None and call.key is not None:
+                headers += ((dress.key, _written(call.key, dress.form)),)
+            headers += dress.coding
+        return Request(
+            request.method,
+            request.target,
+            headers,
+            request.body,
+            request.has_side_effects,
+            request.capture_answer,
+            request.fresh_connection,
+            call.trajectory if request.exchange is None else request.exchange,
+            True,
+        )
 
-    def _for_writes(self, call: Call, headers: Headers) -> Headers:
-        keys, ours = call.tool.idempotency, dict[bytes, tuple[bytes, bytes]]()
-        if keys is not None and call.key is not None:
-            name = keys.header.encode("ascii")
-            ours[name.lower()] = (name, _written(call.key, keys.format))
-        if call.operation.compensator is not None or call.operation.postcondition is not None:
-            # Their expressions read the answer, so it has to come in a coding that we can undo.
-            ours[b"accept-encoding"] = (b"Accept-Encoding", b"identity")
-        return (*without_headers(headers, ours), *ours.values()) if ours else headers
+    def _dress(self, tool: ToolSpec, operation: Operation) -> _Dress:
+        if len(self._dresses) >= _DRESSES:
+            self._dresses.clear()
+        keys, of_reads = tool.idempotency, never_passed(tool) | CONTEXT_HEADERS
+        key = None if keys is None else keys.header.encode("ascii")
+        # Expressions that read the answer need it in a coding that we can undo.
+        is_read_by_us = operation.compensator is not None or operation.postcondition is not None
+        coding = ((b"Accept-Encoding", b"identity"),) if is_read_by_us else ()
+        of_writes = of_reads | {name.lower() for name, _ in coding}
+        of_keyed = of_writes | ({key.lower()} if key else set())
+        form = keys.format if keys else KeyFormat.RAW
+        dress = self._dresses[operation] = _Dress(
+            tool, Sieve(of_reads), Sieve(of_writes), Sieve(of_keyed), key, form, coding
+        )
+        return dress
+
+
+class _Dress(NamedTuple):
+    """How the requests of an operation are dressed: what is taken off, and what is put on a write."""
+
+    tool: ToolSpec
+    of_reads: Sieve
+    of_writes: Sieve
+    of_keyed: Sieve
+    key: bytes | None
+    form: KeyFormat
+    coding: Headers
+
+
+_DRESSES = 10_000
 
 
 def _written(key: str, form: KeyFormat) -> bytes:

@@ -13,7 +13,7 @@ from gateway.clock import Clock
 from gateway.core.call import Call, Handler, Lane
 from gateway.core.codes import Code
 from gateway.core.fault import Fault
-from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected
+from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.retry import RecentFailures, RetryAfter, RetryBudget, conclude, decide_retry
 from gateway.core.settle import Verdict, may_resend_until, still_working_s, why_not_resent
 from gateway.core.tool import Catalog, ToolSpec
@@ -53,13 +53,17 @@ class RetryStage:
                 return doubt
         if call.first_sent is None:
             call.first_sent = self._clock.now()
-        last = await self._attempt(call, proceed, budget if is_repeat else None)
+        if is_repeat:
+            last = await self._attempt(call, proceed, budget)
+        else:
+            call.attempt += 1
+            last = await proceed(call)
         outcome = last if doubt is None else await _conclude(call, doubt, last)
         if not is_repeat and not isinstance(outcome, Rejected):
             budget.deposit(call.tool.retry.budget_ratio, self._clock.now())
         if isinstance(last, InDoubt):
             last = outcome = await self._settled(call, proceed, budget, last)
-        while (delay_s := self._delay_s(call, last, outcome, budget)) is not None:
+        while not isinstance(outcome, Success) and (delay_s := self._delay_s(call, last, outcome, budget)) is not None:
             await self._wait(budget, outcome, delay_s)
             call.is_in_doubt = isinstance(outcome, InDoubt)
             last = await self._attempt(call, proceed, budget)
@@ -131,10 +135,10 @@ class RetryStage:
             budget.refund()
             raise
 
-    async def _attempt(self, call: Call, proceed: Handler, charged: RetryBudget | None) -> Outcome:
+    async def _attempt(self, call: Call, proceed: Handler, charged: RetryBudget) -> Outcome:
         call.attempt += 1
         outcome = await proceed(call)
-        if charged is not None and _is_refundable(outcome):
+        if _is_refundable(outcome):
             charged.refund()
         return outcome
 

@@ -22,7 +22,6 @@ from gateway.core.message import Body, Reply, body_bytes
 from gateway.core.outbox import outcome_records
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.records import (
-    ReadObserved,
     Record,
     RecordedReply,
     StepCommitted,
@@ -207,16 +206,10 @@ class SagaStage:
         if isinstance(outcome, Rejected):
             return
         reply = None if isinstance(outcome, InDoubt) else outcome.reply
+        path = call.request.target.partition(b"?")[0].decode("latin-1")
+        status = None if reply is None else reply.status
         self._trajectories.note_read(
-            run,
-            ReadObserved(
-                tool=call.tool.name,
-                operation=call.operation.name,
-                method=call.request.method,
-                path=call.request.target.partition(b"?")[0].decode("latin-1"),
-                outcome=type(outcome).__name__.lower(),
-                status=None if reply is None else reply.status,
-            ),
+            run, (call.tool.name, call.operation.name, call.request.method, path, _OBSERVED[type(outcome)], status)
         )
 
     def _note_broken_off(self, run: Run, call: Call, error: BaseException) -> None:
@@ -249,6 +242,9 @@ def _answer(call: Call, failed: Failed) -> str:
     if failed.fault is not Fault.CLIENT_ERROR or failed.reply is None or not wanted(call.tool):
         return ""
     return f"{answer_hash(call, failed.reply):016x}"
+
+
+_OBSERVED: dict[type, str] = {Success: "success", Failed: "failed", InDoubt: "indoubt"}
 
 
 _STATE: dict[type, str] = {

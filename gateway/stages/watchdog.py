@@ -28,7 +28,7 @@ from gateway.core.message import BytesBody, Reply, first_header
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.records import MetricsReported, StateReported
 from gateway.core.statehash import no_hash, result_hash, state_hash
-from gateway.core.tool import BoundRequest, Catalog, Probe, StateProbe, ToolSpec
+from gateway.core.tool import BoundRequest, Catalog, Operation, Probe, StateProbe, ToolSpec
 from gateway.core.trajectory import Phase
 from gateway.core.watchdog import Ended, Loop, Verdict, Watchdog, WatchdogMode, action_hash
 from gateway.journal import Conflict, JournalUnavailable
@@ -37,7 +37,7 @@ from gateway.probes import Prober, Unheard
 from gateway.stages.environment import call_env
 from gateway.telemetry import Telemetry
 
-__all__ = ["WatchdogStage", "answer_hash", "wanted"]
+__all__ = ["WatchdogStage", "answer_hash", "wanted", "watched"]
 
 NOT_YET_READ = frozenset({404, 408, 409, 423, 425, 428, 429})
 NOT_YET_WRITE = frozenset({408, 423, 425, 428, 429})
@@ -66,6 +66,11 @@ def answer_hash(call: Call, reply: Reply) -> int:
     if isinstance(reply.body, BytesBody):
         return no_hash(reply.status, reply.body.data, call.tool.watchdog.volatile)
     return result_hash(reply.status, first_header(reply.headers, b"content-length") or b"")
+
+
+def watched(tool: ToolSpec, operation: Operation) -> bool:
+    """Whether this stage has anything to do for calls of an operation."""
+    return wanted(tool)
 
 
 class WatchdogStage:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gateway.core.call import Call, Handler
 from gateway.core.fault import Broken, Fault
@@ -100,7 +100,7 @@ class _Wire:
             target = self._world.tool(tool.name)
             if smear_s := target.smear_s():
                 await self._clock.sleep(smear_s)
-                timings = replace(timings, first_byte_s=max(0.0, timings.first_byte_s - smear_s))
+                timings = timings._replace(first_byte_s=max(0.0, timings.first_byte_s - smear_s))
             now = self._clock.now()
             trials = self._trials[tool.name] if is_trial else 0
             self._recording.attempts.add(now, tool.name, number, target.queued(now), trials)

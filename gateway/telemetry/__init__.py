@@ -10,9 +10,10 @@ from gateway.telemetry.export import TracingUnavailable, configure_tracing
 from gateway.telemetry.metrics import DomainUse, Statistics
 from gateway.telemetry.report import Telemetry
 from gateway.telemetry.settings import LogFormat, TelemetrySettings
-from gateway.telemetry.traces import outgoing
+from gateway.telemetry.traces import CONTEXT_HEADERS, outgoing
 
 __all__ = [
+    "CONTEXT_HEADERS",
     "DomainUse",
     "Event",
     "LogFormat",

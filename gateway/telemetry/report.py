@@ -176,23 +176,33 @@ class Telemetry:
 
     # What stages and workers report
 
-    @_never_raises
+    # The four reports that every call makes catch for themselves what `_never_raises` would: it costs a call of its own.
+
     def call_started(self, call: Call) -> object:
         """Open the call's span; sets `call.traceparent`. Returns a handle for `call_finished`."""
-        call.trace = opened = self._traces.call_started(call)
-        if self.timeline.is_watched:
-            self._tell("call.started", **_call_fields(call))
-        return opened
+        try:
+            call.trace = opened = self._traces.call_started(call)
+            if self.timeline.is_watched:
+                self._tell("call.started", **_call_fields(call))
+            return opened
+        except Exception as error:
+            self.background_failed("telemetry.call_started", error)
+            return None
 
-    @_never_raises
     def call_finished(self, handle: object, call: Call, outcome: Outcome | BaseException, seconds: float) -> None:
         """Close the call's span and count the call. An exception is a bug or a cancellation."""
-        verdict = judge(outcome)
-        tool = self.metrics.tools.get(call.tool.name) or self.metrics.tools.learn(call.tool.name)
-        self.metrics.calls[(tool, call.tool.domain.name, call.operation.tier, verdict.outcome)].inc()
-        self.metrics.call_seconds[(tool,)].observe(seconds)
+        try:
+            self._call_finished(handle, call, outcome, seconds)
+        except Exception as error:
+            self.background_failed("telemetry.call_finished", error)
+
+    def _call_finished(self, handle: object, call: Call, outcome: Outcome | BaseException, seconds: float) -> None:
+        verdict, tool, metrics = judge(outcome), call.tool, self.metrics
+        name = metrics.tools.get(tool.name) or metrics.tools.learn(tool.name)
+        metrics.calls[(name, tool.domain.name, call.operation.tier, verdict.outcome)].inc()
+        metrics.call_seconds[(name,)].observe(seconds)
         if verdict.code is not None:
-            self.metrics.refusals[(tool, verdict.code)].inc()
+            metrics.refusals[(name, verdict.code)].inc()
         if isinstance(handle, CallSpan):
             call.trace = None
             self._traces.call_finished(handle, call, verdict)
@@ -201,18 +211,26 @@ class Telemetry:
         if self.timeline.is_watched:
             self._tell("call.finished", **_call_fields(call), **_verdict_fields(verdict, seconds))
 
-    @_never_raises
     def attempt_started(self, call: Call) -> object:
         """Open the span of one attempt; sets `call.traceparent` so that the tool's spans hang below it."""
-        if self.timeline.is_watched:
-            header = call.tool.idempotency.header if call.tool.idempotency and call.key else None
-            self._tell("attempt.started", **_call_fields(call), key=call.key, key_header=header)
-        opened = call.trace
-        return self._traces.attempt_started(opened, call) if isinstance(opened, CallSpan) else None
+        try:
+            if self.timeline.is_watched:
+                header = call.tool.idempotency.header if call.tool.idempotency and call.key else None
+                self._tell("attempt.started", **_call_fields(call), key=call.key, key_header=header)
+            opened = call.trace
+            return self._traces.attempt_started(opened, call) if isinstance(opened, CallSpan) else None
+        except Exception as error:
+            self.background_failed("telemetry.attempt_started", error)
+            return None
 
-    @_never_raises
     def attempt_finished(self, handle: object, call: Call, outcome: Outcome | BaseException, seconds: float) -> None:
         """Close the attempt's span and count the attempt."""
+        try:
+            self._attempt_finished(handle, call, outcome, seconds)
+        except Exception as error:
+            self.background_failed("telemetry.attempt_finished", error)
+
+    def _attempt_finished(self, handle: object, call: Call, outcome: Outcome | BaseException, seconds: float) -> None:
         verdict = judge(outcome)
         tool = self.metrics.tools.get(call.tool.name) or self.metrics.tools.learn(call.tool.name)
         self.metrics.attempts[(tool, verdict.fault)].inc()

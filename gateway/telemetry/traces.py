@@ -23,17 +23,17 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 from gateway.core.call import Call, Lane
 from gateway.core.fault import Fault
-from gateway.core.message import Headers, without_headers
+from gateway.core.message import Headers
 from gateway.telemetry.redaction import Redactor
 from gateway.telemetry.verdict import Verdict
 
-__all__ = ["AttemptSpan", "CallSpan", "PassOn", "Spans", "Traces", "incoming", "outgoing"]
+__all__ = ["CONTEXT_HEADERS", "AttemptSpan", "CallSpan", "PassOn", "Spans", "Traces", "incoming", "outgoing"]
 
 MAX_LINKS = 4_096  # steps whose spans a compensation can still be linked to
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY"})
 
 _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
-_CONTEXT_HEADERS = frozenset({b"traceparent", b"tracestate", b"baggage"})
+CONTEXT_HEADERS = frozenset({b"traceparent", b"tracestate", b"baggage"})
 _FAILED = Status(StatusCode.ERROR)
 
 
@@ -195,7 +195,7 @@ def incoming(call: Call) -> tuple[bytes | None, bytes | None]:
     """
     traceparent = call.traceparent
     if traceparent is not None:
-        return (traceparent, call.tracestate) if _is_valid(traceparent) else (None, None)
+        return (traceparent, call.tracestate) if traceparent and _is_valid(traceparent) else (None, None)
     tracestate: bytes | None = None
     for name, value in call.request.headers:
         size = len(name)
@@ -209,17 +209,15 @@ def incoming(call: Call) -> tuple[bytes | None, bytes | None]:
 
 
 def outgoing(call: Call) -> Headers:
-    """Return the request's headers with the call's trace context in place of the one that came.
+    """Return the call's trace context as header fields, in place of `CONTEXT_HEADERS` of the request that came.
 
-    What dispatch sends: an invalid context is dropped, and `baggage` never goes to a tool (it is the agent's own, and may
-    hold anything).
+    `baggage` never goes to a tool: it is the agent's own, and may hold anything.
     """
-    headers = without_headers(call.request.headers, _CONTEXT_HEADERS)
-    if call.traceparent is not None:
-        headers += ((b"traceparent", call.traceparent),)
-        if call.tracestate is not None:
-            headers += ((b"tracestate", call.tracestate),)
-    return headers
+    if call.traceparent is None:
+        return ()
+    if call.tracestate is None:
+        return ((b"traceparent", call.traceparent),)
+    return ((b"traceparent", call.traceparent), (b"tracestate", call.tracestate))
 
 
 def _is_valid(traceparent: bytes) -> bool:

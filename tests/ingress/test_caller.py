@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from gateway.core.codes import Code
-from gateway.core.message import BytesBody, Headers
+from gateway.core.message import BytesBody, Headers, first_header
 from gateway.core.outcome import Refusal
 from gateway.core.tokens import Entry, Scope, Tokens, mint
 from gateway.ingress.caller import Caller, Door, caller_of
@@ -27,6 +27,9 @@ class Asked:
     peer: str = "127.0.0.1"
     proven_agent: str | None = None
     seen: list[str] = field(default_factory=list)
+
+    def field(self, name: bytes) -> bytes | None:
+        return first_header(self.headers, name)
 
     def replace_headers(self, headers: Headers) -> None:
         self.headers = headers

@@ -99,5 +99,7 @@ def test_what_connect_says_holds_inside_and_what_is_said_inside_wins(peer: str, 
     assert inside == {
         b"X": b"1", b"seawall-trajectory": b"r2", b"Proxy-Authorization": b"x", b"Seawall-Agent": agent.encode(),
     }  # fmt: skip
-    told = SimpleNamespace(headers=tuple(inside.items()), peer="", proven_agent=None)
+    told = SimpleNamespace(
+        peer="", proven_agent=None, field=lambda name: {k.lower(): v for k, v in inside.items()}.get(name)
+    )
     assert caller_of(told) == Caller(agent, is_proven=False)  # type: ignore[arg-type]

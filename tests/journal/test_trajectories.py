@@ -10,7 +10,6 @@ from gateway.core.codes import Code
 from gateway.core.manifest import Tier
 from gateway.core.outcome import Refusal
 from gateway.core.records import (
-    ReadObserved,
     ReadsObserved,
     RecordedReply,
     StepCommitted,
@@ -22,7 +21,7 @@ from gateway.core.saga import Abort, Begin, Commit, Complete, Doubt, Open
 from gateway.core.trajectory import Phase, StepState
 from gateway.journal import Journal, JournalCorrupt, JournalUnavailable
 from gateway.journal.memory import MemoryJournal
-from gateway.journal.trajectories import Run, Trajectories
+from gateway.journal.trajectories import Read, Run, Trajectories
 from gateway.telemetry import Telemetry
 from tests.builders import operation_of
 from tests.fakes import FakeClock
@@ -269,8 +268,8 @@ async def test_watchers_are_told_of_the_next_record() -> None:
     assert changed.done()
 
 
-def read_of(path: str) -> ReadObserved:
-    return ReadObserved(tool="pay", operation="list", method="GET", path=path, outcome="success", status=200)
+def read_of(path: str) -> Read:
+    return ("pay", "list", "GET", path, "success", 200)
 
 
 async def test_reads_of_a_run_share_a_record_that_comes_before_the_next_step() -> None:
