@@ -21,6 +21,7 @@ from aiohttp import web
 from gateway import __version__
 from gateway.clock import Clock, SystemClock
 from gateway.config.errors import ConfigError
+from gateway.config.schema import packet_schemas
 from gateway.config.source import ManifestSource, diff
 from gateway.config.tokens import TokenFile, TokenFileError
 from gateway.config.watch import changes
@@ -47,6 +48,7 @@ from gateway.ingress.mcp_pipes import StdioFront
 from gateway.ingress.mcp_service import McpService
 from gateway.ingress.proxy import Proxy, ProxyLimits, refuse_request
 from gateway.ingress.runs import Runs
+from gateway.ingress.tasks import Tasks
 from gateway.ingress.tunnel import TunnelDoor
 from gateway.ingress.unix import bind_unix
 from gateway.journal import Journal, JournalStats
@@ -327,7 +329,14 @@ class Gateway:
         )
         self._trajectories.on_notice = self._notifier.wake
         self._escalator = Escalator(self._trajectories, clock, telemetry, resume=self._resume)
-        self._runs = Runs(self._trajectories, self._spool, clock, self.catalog, watchdog)
+        self._runs = Runs(
+            self._trajectories,
+            self._spool,
+            clock,
+            self.catalog,
+            watchdog,
+            Tasks(self._trajectories, clock, packet_schemas()),
+        )
         self._janitor = Janitor(
             self._trajectories, clock, telemetry, idle_s=settings.runs.implicit_idle, catalog=self.catalog
         )

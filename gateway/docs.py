@@ -16,7 +16,7 @@ from typing import Any, Final, get_args, get_origin
 
 from gateway.config.fields import Field, choices, fields_of, is_settings, summary
 from gateway.config.options import option_of, server_options, variable_of
-from gateway.config.schema import duration_text, manifest_schema, server_schema, size_text
+from gateway.config.schema import duration_text, manifest_schema, packet_schemas, server_schema, size_text
 from gateway.core.codes import CODES
 from gateway.core.manifest import Manifest
 from gateway.core.setting import Format
@@ -197,6 +197,9 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "configuration.md": configuration_page,
     "manifest.schema.json": lambda: _json(manifest_schema()),
     "server.schema.json": lambda: _json(server_schema()),
+    "task-packet.schema.json": lambda: _json(packet_schemas()["task_packet"]),
+    "task-result.schema.json": lambda: _json(packet_schemas()["task_result"]),
+    "result-packet.schema.json": lambda: _json(packet_schemas()["result_packet"]),
     "../helm/seawall/files/dashboard.json": dashboard,
     "../helm/seawall/values.yaml": chart.values_yaml,
     "../helm/seawall/values.schema.json": chart.values_schema,

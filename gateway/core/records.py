@@ -50,6 +50,8 @@ __all__ = [
     "StepReleased",
     "StepResolved",
     "StepStaged",
+    "TaskAccepted",
+    "TaskEnded",
     "TrajectoryAborted",
     "TrajectoryClosed",
     "TrajectoryClosing",
@@ -615,6 +617,24 @@ class UsageReported:
     report: str | None = None
 
 
+# --- tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskAccepted:
+    """The run is that of a task packet. `digest` tells the packet from another one."""
+
+    task: dict[str, Any]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskEnded:
+    """How the task ended, as whoever did it says: status, artifact_ref, artifacts, next_stage_hint, error."""
+
+    result: dict[str, Any]
+
+
 Record = (
     TrajectoryOpened
     | StepIntended
@@ -654,6 +674,8 @@ Record = (
     | MetricsReported
     | BudgetTightened
     | UsageReported
+    | TaskAccepted
+    | TaskEnded
 )
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in Record.__args__}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import assert_never
+from typing import Any, assert_never
 
 from gateway.core.approval import Approval, ApprovalState, fold_approval
 from gateway.core.circles import Circles, fold_circles
@@ -44,6 +44,8 @@ from gateway.core.records import (
     StepReleased,
     StepResolved,
     StepStaged,
+    TaskAccepted,
+    TaskEnded,
     TrajectoryAborted,
     TrajectoryClosed,
     TrajectoryClosing,
@@ -240,6 +242,7 @@ class Trajectory:
         is_closing: no more steps; to be committed once nothing is left to finish.
         resume: the phase that a frozen run was in.
         circles: what the watchdog of the run has to know after a restart; None as long as there is nothing.
+        task, task_digest, task_ended: the packet that opened it, and how the task ended.
         notified, settled_to: how far each sink, and all of them, have taken the notices about the incidents.
     """
 
@@ -285,6 +288,9 @@ class Trajectory:
     notified: dict[str, int] = field(default_factory=dict)
     settled_to: int = 0
     circles: Circles | None = None
+    task: dict[str, Any] | None = None
+    task_digest: str = ""
+    task_ended: dict[str, Any] | None = None
 
     @property
     def is_over(self) -> bool:
@@ -488,6 +494,10 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             state.budget.update(record.caps)
         case UsageReported():
             _used(state, record)
+        case TaskAccepted():
+            state.task, state.task_digest = record.task, record.digest
+        case TaskEnded():
+            state.task_ended = record.result
         case LoopInterrupted() | StateReported() | MetricsReported():
             state.circles = fold_circles(state.circles or Circles(), record, state.version + 1)
         case ApprovalRequested() | ApprovalDecided() | ApprovalExpired():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import orjson
 
@@ -30,6 +29,8 @@ from gateway.egress.spool import Spool, TooLarge
 from gateway.ingress.caller import Caller, caller_of
 from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.ingress.proxy import preferred_wait_s, refuse
+from gateway.ingress.shown import Shown
+from gateway.ingress.tasks import Tasks
 from gateway.journal import Conflict, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.stages.budget import meter_of
@@ -50,15 +51,6 @@ _STUCK = ("stop", "continue")
 _OPEN_KEYS = {"id", "on_abandon", "on_stuck", "ttl", "labels", "budget"}
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """An answer of the runs API: an HTTP status, a view, and when to ask again."""
-
-    status: int
-    view: dict[str, object]
-    retry_after_s: int | None = None
-
-
 class Runs:
     """The verbs, free of any framework. A run of another agent than a proven `caller` is as good as unknown; without a
     caller (an operator asks) every run is shown."""
@@ -70,7 +62,9 @@ class Runs:
         clock: Clock,
         catalog: Callable[[], Catalog] = lambda: Catalog({}, {}),
         watchdog: WatchdogStage | None = None,
+        tasks: Tasks | None = None,
     ) -> None:
+        self._tasks = tasks
         self._trajectories = trajectories
         self._watchdog = watchdog
         self._catalog = catalog
@@ -82,8 +76,10 @@ class Runs:
         path = request.target.partition(b"?")[0].decode("latin-1")
         parts = path.strip("/").split("/")
         is_approval = parts[:3] == ["seawall", "v1", "approvals"] and len(parts) == 4
-        if not is_approval and (parts[:3] != ["seawall", "v1", "trajectories"] or len(parts) > 5):
-            return _plain(404, {"detail": "Nothing is served here. The runs API is at /seawall/v1/trajectories."})
+        is_task = self._tasks is not None and parts[:2] == ["seawall", "v1"] and parts[2:3] in (["tasks"], ["schemas"])
+        if not (is_approval or is_task) and (parts[:3] != ["seawall", "v1", "trajectories"] or len(parts) > 5):
+            where = "The runs API is at /seawall/v1/trajectories, tasks are at /seawall/v1/tasks."
+            return _plain(404, {"detail": f"Nothing is served here. {where}"})
         try:
             body = await request.read_all(self._spool, max_bytes=_BODY_MAX, memory_limit=_BODY_MAX)
             arguments = _arguments(body.data if isinstance(body, BytesBody) else b"")
@@ -94,6 +90,8 @@ class Runs:
                 return refuse(caller)
             if is_approval:
                 answer = await self.approval(request.method, parts[3], preferred_wait_s(request.headers), caller)
+            elif is_task and self._tasks is not None:
+                answer = await self._tasks.route(request.method, parts[2:], arguments, caller)
             else:
                 answer = await self._route(request.method, parts[3:], arguments, caller)
         except TooLarge:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from gateway.clock import Clock
 from gateway.core.manifest import TimeoutSettings
+from gateway.core.packet import is_overdue
 from gateway.core.saga import Abort, Commit, Doubt, Freeze
 from gateway.core.tool import Catalog
 from gateway.core.trajectory import OVERDUE_FAULT, Phase
@@ -80,6 +81,8 @@ class Janitor:
                 self._trajectories.decide(run, Freeze(incident="ABANDONED", detail=detail))
                 return True
             return self._trajectories.close_if_done(run, by="idle", forget=True)
+        if state.task is not None and is_overdue(state, self._trajectories.at()):
+            return self._abandon(run, "the task runs for more than twice its deadline: it needs recovery")
         if state.ttl_s is None or now - run.touched_s < state.ttl_s or state.is_closing:
             return False
         return self._abandon(run)
@@ -96,17 +99,20 @@ class Janitor:
                 detail = f"it ran for more than {limit_s:g} s, {OVERDUE:g} times its timeout: it needs recovery"
                 self._trajectories.decide(run, Doubt(step=number, fault=OVERDUE_FAULT, detail=detail))
 
-    def _abandon(self, run: Run) -> bool:
-        """Nobody has touched a named run for its time to live: do what it was opened with."""
+    def _abandon(self, run: Run, why: str = "") -> bool:
+        """Nobody has touched a named run for its time to live, or ended it in time: do what it was opened with."""
         state = run.state
         if state.phase not in (Phase.PREPARING, Phase.FINALIZING):
             return False
-        why = f"abandoned: no call for {state.ttl_s:g} s"
+        is_late = bool(why)
+        why = why or f"abandoned: no call for {state.ttl_s:g} s"
         if state.on_abandon == "commit" and not (state.in_flight or state.in_doubt):
             self._trajectories.decide(run, Commit(by="ttl"))
         elif state.on_abandon == "unwind" and not state.is_past_pivot:
             self._trajectories.decide(run, Abort(reason=why, by="ttl"))
         else:
-            incident = "POST_PIVOT_STALLED" if state.pivot is not None else "ABANDONED"
-            self._trajectories.decide(run, Freeze(incident=incident, detail=f"The run was {why}."))
+            incident = "NEEDS_RECOVERY" if is_late else "ABANDONED"
+            incident = "POST_PIVOT_STALLED" if state.pivot is not None else incident
+            detail = f"{why[0].upper()}{why[1:]}." if is_late else f"The run was {why}."
+            self._trajectories.decide(run, Freeze(incident=incident, detail=detail))
         return True
