@@ -55,6 +55,7 @@ from gateway.core.manifest import (
     WatchedSettings,
 )
 from gateway.core.mcp_tools import CALL, CallMatcher, target_of
+from gateway.core.recovery import Trouble
 from gateway.core.retry import RetrySettings
 from gateway.core.routing import SAFE_METHODS, Matcher, Pattern, PatternError, parse_pattern
 from gateway.core.secret import Secret, SecretBox
@@ -228,6 +229,7 @@ class _Compiler:
         called = operations.compile_calls()
         mcp = self._mcp(entry)
         watchdog, state = self._watch(name, entry)
+        troubles = self._troubles(entry)
         if upstream is None:
             return None
         guarded = [operation for _, operation, _ in declared] + [operation for operation, _ in called.values()]
@@ -259,12 +261,27 @@ class _Compiler:
             hosts=hosts,
             reach=settings.reach,
             recovery=settings.recovery,
+            troubles=troubles,
             breaker_key=self._breaker_key(upstream, credential),
             digest=digest,
             mcp=mcp,
             watchdog=watchdog,
             state=state,
         )
+
+    def _troubles(self, entry: Entry[ToolSettings]) -> tuple[tuple[Trouble, CelExpression], ...]:
+        """The narrowest class first: what blocks content is often a refusal for good as well."""
+        own = entry.settings.recovery
+        written = (
+            (Trouble.CONTENT_BLOCK, own.content_block),
+            (Trouble.FATAL, own.fatal),
+            (Trouble.TRANSIENT, own.transient),
+            (Trouble.SEMANTIC, own.semantic),
+        )
+        compiled = [
+            (trouble, self.condition(source, entry.at("recovery", trouble.value))) for trouble, source in written
+        ]
+        return tuple((trouble, rule) for trouble, rule in compiled if rule is not None)
 
     def _watch(self, name: str, entry: Entry[ToolSettings]) -> tuple[WatchdogSettings, StateProbe | None]:
         settings, own = self._loaded.watchdog, entry.settings.watch

@@ -27,6 +27,7 @@ __all__ = [
     "CompensationIntended",
     "CompensationRefused",
     "CompensationSkipped",
+    "ContentBlocked",
     "GatePassed",
     "IncidentAcknowledged",
     "LoopInterrupted",
@@ -598,6 +599,18 @@ class MetricsReported:
     values: dict[str, float]
 
 
+# --- blocked content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentBlocked:
+    """A tool's content filter said no to an action (its digest): it is not sent again in this run."""
+
+    tool: str
+    operation: str
+    action: str
+
+
 # --- budgets
 
 
@@ -676,6 +689,7 @@ Record = (
     | UsageReported
     | TaskAccepted
     | TaskEnded
+    | ContentBlocked
 )
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in Record.__args__}

@@ -24,7 +24,7 @@ from gateway.core.manifest import (
     TimeoutSettings,
 )
 from gateway.core.reach import Reach
-from gateway.core.recovery import RecoverySettings
+from gateway.core.recovery import RecoverySettings, Trouble
 from gateway.core.retry import RetrySettings
 from gateway.core.secret import SecretBox
 from gateway.core.watchdog import WatchdogSettings
@@ -279,6 +279,7 @@ class ToolSpec:
         operations: those declared, and the two that stand for all undeclared calls (`is_declared` False).
         credential: header name and value to set on each request; the value is a secret and never printed.
         hosts: further hosts by which a forward proxy's clients mean it, beside the upstream's own.
+        troubles: the manifest's own classes of failed answers, in the order in which they are asked.
         reach: what kind of addresses the upstream's name may lead to.
         breaker_key: names the origin and credential that share one breaker, without revealing the credential.
         digest: of everything above as configured; equal digests mean that a reload changed nothing for this tool.
@@ -298,6 +299,7 @@ class ToolSpec:
     is_strict: bool = False
     hosts: tuple[HostPattern, ...] = ()
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
+    troubles: tuple[tuple[Trouble, Expression], ...] = ()
     reach: Reach = Reach.AUTO
     breaker_key: str = ""
     digest: str = ""

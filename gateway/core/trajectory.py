@@ -23,6 +23,7 @@ from gateway.core.records import (
     CompensationIntended,
     CompensationRefused,
     CompensationSkipped,
+    ContentBlocked,
     GatePassed,
     IncidentAcknowledged,
     LoopInterrupted,
@@ -61,6 +62,7 @@ from gateway.core.tool import BoundRequest
 
 __all__ = [
     "OVERDUE_FAULT",
+    "Blocked",
     "Clearance",
     "IllegalRecord",
     "Incident",
@@ -210,6 +212,14 @@ class Incident:
 
 
 @dataclass(slots=True)
+class Blocked:
+    """What a tool's content filter refused of one operation: actions, the newest, and attempts in a row."""
+
+    actions: dict[str, None] = field(default_factory=dict)
+    attempts: int = 0
+
+
+@dataclass(slots=True)
 class Planned:
     """A step of an enforced plan. `needs` are the plan's own names; `step` is the run's number once it was taken."""
 
@@ -242,6 +252,7 @@ class Trajectory:
         is_closing: no more steps; to be committed once nothing is left to finish.
         resume: the phase that a frozen run was in.
         circles: what the watchdog of the run has to know after a restart; None as long as there is nothing.
+        blocked: content that tools have blocked, by tool and operation.
         task, task_digest, task_ended: the packet that opened it, and how the task ended.
         notified, settled_to: how far each sink, and all of them, have taken the notices about the incidents.
     """
@@ -288,6 +299,7 @@ class Trajectory:
     notified: dict[str, int] = field(default_factory=dict)
     settled_to: int = 0
     circles: Circles | None = None
+    blocked: dict[tuple[str, str], Blocked] = field(default_factory=dict)
     task: dict[str, Any] | None = None
     task_digest: str = ""
     task_ended: dict[str, Any] | None = None
@@ -494,6 +506,12 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             state.budget.update(record.caps)
         case UsageReported():
             _used(state, record)
+        case ContentBlocked():
+            blocked = state.blocked.setdefault((record.tool, record.operation), Blocked())
+            blocked.actions[record.action] = None
+            blocked.attempts += 1
+            if len(blocked.actions) > BLOCKED_KEPT:
+                del blocked.actions[next(iter(blocked.actions))]
         case TaskAccepted():
             state.task, state.task_digest = record.task, record.digest
         case TaskEnded():
@@ -521,6 +539,9 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
 
 OVERDUE_FAULT = "overdue"
 """The doubt of a step that ran for longer than twice its timeout."""
+
+BLOCKED_KEPT = 256
+"""Actions of one operation that are remembered as blocked."""
 
 REPORTS_KEPT = 256
 """Names of reports that are remembered, so that one that is sent again is not counted again."""
@@ -626,6 +647,8 @@ def _committed(state: Trajectory, record: StepCommitted, at: int) -> None:
         step.order = state.version + 1
     step.state, state.recovery_failures, step.committed_at = StepState.COMMITTED, 0, at
     step.compensator, step.unbound, step.bad, step.detail = record.compensator, record.unbound, record.bad, ""
+    if state.blocked and record.bad is None and (blocked := state.blocked.get((step.tool, step.operation))):
+        blocked.attempts = 0
     step.lease, step.lease_until, step.leak = record.lease, record.lease_until, record.leak
     if step.number in state.released:
         state.released.discard(step.number)

@@ -57,6 +57,8 @@ CALL_KEY: Final = "dev.seawall/call"
 """Where the run and the step of a call stand, in `_meta` of its result."""
 RUN_KEY: Final = "dev.seawall/trajectory"
 """Where a client may name the run, in `_meta` of a call."""
+RECOVERY_KEY: Final = "dev.seawall/recovery"
+"""Where what a failure should lead to stands, in `_meta` of a server's own result that says no."""
 BUDGET_KEY: Final = "dev.seawall/budget"
 """Where a client may give the run's caps, in `_meta` of a call, and where an answer says that one of them is nearly
 spent."""
@@ -430,6 +432,8 @@ class McpService:
             added[CALL_KEY] = json.dumps(where)
         if call.notice:
             added[BUDGET_KEY] = json.dumps(call.notice)
+        if (explained := first_header(reply.headers, b"seawall-explain")) is not None:
+            added[RECOVERY_KEY] = explained.decode()
         if not added:
             return text
         meta = members(text).get("_meta", ("{}", {}))

@@ -5,29 +5,49 @@ what became of repairs before (remembered over restarts), and how often this ste
 operation tried again in the same run with other arguments after the tool said no.
 
 The agent reads the decision as `directive` and `explain` in a refusal, and as the header `Seawall-Directive` beside a tool's
-own answer, which stays untouched.
+own answer, which stays untouched. What it rests on is in `Seawall-Explain` then, and in `_meta` of an MCP result.
+
+Content that a tool's filter has blocked (by a CEL rule of the manifest) is never sent again in the run as it is; reworded it
+may be, six times in a row at most.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+
+import orjson
 
 from gateway.clock import Clock
 from gateway.core.antispin import AntiSpin, Spin
 from gateway.core.call import Call, Handler, Lane
 from gateway.core.codes import Code, Directive
+from gateway.core.coding import decoded
 from gateway.core.economics import Chance, Costs
+from gateway.core.environment import EVALUATED_LIMIT, response_env
 from gateway.core.message import BytesBody
-from gateway.core.outcome import Failed, InDoubt, Outcome, Rejected, Success
-from gateway.core.recovery import Decision, Headroom, RecoveryMode, Situation, Trouble, decide_recovery, trouble_of
+from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
+from gateway.core.records import ContentBlocked
+from gateway.core.recovery import (
+    Decision,
+    Headroom,
+    RecoveryMode,
+    Situation,
+    Trouble,
+    decide_recovery,
+    trouble_by_rules,
+    trouble_of,
+)
 from gateway.core.saga import Abort, Freeze
 from gateway.core.signature import error_signature
 from gateway.core.tool import Catalog
 from gateway.core.trajectory import StepState, Trajectory
+from gateway.journal import Conflict, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.stages.budget import meter_of
+from gateway.stages.environment import call_env
 from gateway.telemetry import Telemetry
 
 __all__ = ["REPAIRS", "RecoveryStage"]
@@ -67,6 +87,8 @@ class RecoveryStage:
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Pass the call on; decide what its failure leads to."""
+        if call.lane is Lane.FORWARD and call.step is None and (refusal := self._blocked(call)) is not None:
+            return Rejected(refusal)
         began = self._clock.now()
         outcome = await proceed(call)
         name = f"{call.tool.name}.{call.operation.name}"
@@ -77,12 +99,64 @@ class RecoveryStage:
         if isinstance(outcome, Success):
             self._worked(call, name)
             return outcome
-        trouble = trouble_of(outcome)
+        trouble = await self._trouble_of(call, outcome)
         if trouble is None or (isinstance(outcome, Rejected) and outcome.refusal.code in _DECIDED):
             return outcome
         decision = decide_recovery(self._situation(call, name, outcome, trouble))
         self._enforce(call, decision)
         return _told(outcome, decision)
+
+    async def _trouble_of(self, call: Call, outcome: Outcome) -> Trouble | None:
+        """What kind of trouble it is: by the manifest's rules where a tool has answered, else by the table."""
+        rules = call.tool.troubles
+        if not rules or not isinstance(outcome, Failed) or outcome.reply is None:
+            return trouble_of(outcome)
+        reply = outcome.reply
+        data = reply.body.data if isinstance(reply.body, BytesBody) else b""
+        env = await call_env(call)
+        env["response"] = response_env(reply.status, reply.headers, decoded(reply.headers, data, EVALUATED_LIMIT))
+        trouble = trouble_by_rules(rules, env) or trouble_of(outcome)
+        if trouble is Trouble.CONTENT_BLOCK:
+            await self._note_blocked(call)
+        return trouble
+
+    # --- blocked content
+
+    def _blocked(self, call: Call) -> Refusal | None:
+        """Return why a call is not sent whose content was blocked, or whose step was reworded too often; else None."""
+        run = self._trajectories.get(call.trajectory) if call.trajectory else None
+        if run is None and not call.trajectory and (runs := self._trajectories.implicit(call.agent)):
+            run = runs[-1]
+        if run is None or not run.state.blocked:
+            return None
+        blocked = run.state.blocked.get((call.tool.name, call.operation.name))
+        if blocked is None:
+            return None
+        left = call.tool.recovery.rewordings + 1 - blocked.attempts
+        is_same = call.action.hex() in blocked.actions
+        if left > 0 and not is_same:
+            return None
+        name = f"{call.tool.name}.{call.operation.name}"
+        what = f"Reword it; {left} of {call.tool.recovery.rewordings} attempts are left."
+        if left <= 0:
+            what = "It was reworded as often as it may be: the step is blocked. Leave it out, or ask a person."
+        return Refusal(
+            code=Code.CONTENT_BLOCKED,
+            dependency=call.tool.name,
+            detail=f"{name} was not sent: {call.tool.name} has blocked this content before. {what}",
+            extra={"rewordings_left": max(0, left)},
+        )
+
+    async def _note_blocked(self, call: Call) -> None:
+        """Remember it before the agent hears of it, so that no crash lets the same content through again."""
+        run = self._trajectories.get(call.trajectory)
+        if run is None or run.is_lost:
+            return
+        record = ContentBlocked(tool=call.tool.name, operation=call.operation.name, action=call.action.hex())
+        try:
+            await asyncio.shield(self._trajectories.record(run, [record]))
+        except (JournalUnavailable, Conflict) as error:
+            self._telemetry.background_failed("noting blocked content", error)
 
     def restore(self, recalled: Mapping[str, bytes]) -> None:
         """Take up what was remembered of repairs; what cannot be read counts as never seen."""
@@ -105,9 +179,14 @@ class RecoveryStage:
         state = None if run is None else run.state
         spin, chance = Spin.MAY_REPAIR, Chance()
         if trouble in (Trouble.SEMANTIC, Trouble.CONTENT_BLOCK) and not isinstance(outcome, Rejected):
-            kind = _kind(outcome)
+            kind = "content_block" if trouble is Trouble.CONTENT_BLOCK else _kind(outcome)
             chance = self._chances.get(f"{name}/{kind}", Chance())
             spin = self._failed(call, name, kind, outcome)
+            if trouble is Trouble.CONTENT_BLOCK:
+                # The filter says the same each time; what counts is how often the content was reworded.
+                blocked = None if state is None else state.blocked.get((call.tool.name, call.operation.name))
+                is_spent = blocked is not None and blocked.attempts > call.tool.recovery.rewordings
+                spin = Spin.EXHAUSTED if is_spent else Spin.MAY_REPAIR
         return Situation(
             trouble=trouble,
             is_past_pivot=state is not None and state.pivot is not None,
@@ -234,7 +313,10 @@ def _told(outcome: Outcome, decision: Decision) -> Outcome:
             extra = {**refusal.extra, "explain": decision.explain()}
             return replace(outcome, refusal=replace(refusal, directive=decision.directive, extra=extra))
         case Failed(reply=reply) if reply is not None:
-            reply.headers = (*reply.headers, (b"Seawall-Directive", decision.directive.value.encode("ascii")))
+            directive, explained = decision.directive.value, orjson.dumps(decision.explain())
+            reply.headers = (
+                *reply.headers, (b"Seawall-Directive", directive.encode("ascii")), (b"Seawall-Explain", explained)
+            )  # fmt: skip
             return outcome
         case _:
             return outcome
