@@ -27,7 +27,7 @@ from gateway.core.records import (
 )
 from gateway.core.saga import SAVEPOINTS_LIMIT
 from gateway.core.trajectory import Phase, Step, StepState, Trajectory
-from gateway.core.watchdog import Ended, Loop, Pattern, Verdict, Watchdog, WatchdogMode, WatchdogSettings, action_hash
+from gateway.core.watchdog import Ended, Loop, Pattern, Verdict, Watchdog, WatchdogMode, WatchdogSettings
 
 __all__ = ["Told", "deadlocked", "interrupt", "restored"]
 
@@ -168,7 +168,7 @@ def restored(settings: WatchdogSettings, state: Trajectory) -> Watchdog:
         dog.since = state.circles.since
         told += state.circles.reports
         for action in state.circles.masked:
-            dog.masks(action_hash(bytes.fromhex(action)), state.circles.rewinds)
+            dog.masks(bytes.fromhex(action), state.circles.rewinds)
     for position, what in sorted(told, key=lambda pair: pair[0]):
         if position <= dog.since:
             continue
@@ -190,7 +190,7 @@ _DONE = (StepState.COMMITTED, StepState.COMPENSATED, StepState.COMPENSATING, Ste
 
 
 def _replay(dog: Watchdog, step: Step) -> None:
-    action = action_hash(bytes.fromhex(step.action or "00"))
+    action = bytes.fromhex(step.action)
     if step.state in _DONE and step.bad is None:
         dog.acted(action, None, Ended.DONE, is_change=True, number=step.number)
     elif step.state is StepState.FAILED and step.fault == Fault.CLIENT_ERROR.value and step.answer:

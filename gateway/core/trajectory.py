@@ -6,6 +6,7 @@ copies; who needs the old state folds again. What leads to records is `core/saga
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -252,6 +253,7 @@ class Trajectory:
         is_closing: no more steps; to be committed once nothing is left to finish.
         resume: the phase that a frozen run was in.
         circles: what the watchdog of the run has to know after a restart; None as long as there is nothing.
+        standing: how many steps of each tool and operation an abort would undo; None where it has to be counted anew.
         blocked: content that tools have blocked, by tool and operation.
         task, task_digest, task_ended: the packet that opened it, and how the task ended.
         notified, settled_to: how far each sink, and all of them, have taken the notices about the incidents.
@@ -299,6 +301,7 @@ class Trajectory:
     notified: dict[str, int] = field(default_factory=dict)
     settled_to: int = 0
     circles: Circles | None = None
+    standing: Counter[tuple[str, str]] | None = field(default=None, compare=False)
     blocked: dict[tuple[str, str], Blocked] = field(default_factory=dict)
     task: dict[str, Any] | None = None
     task_digest: str = ""
@@ -340,6 +343,20 @@ class Trajectory:
         return bool(
             self.in_doubt or self.staged or self.deferred or self.released or self.is_closing or self.approvals
         ) or (bool(self.incidents) and self.has_notices)
+
+    def to_undo(self) -> Counter[tuple[str, str]]:
+        """Return how many committed steps of each tool and operation an abort would undo.
+
+        Counted as steps commit, and anew only after something was undone, so that a long run costs no more to ask than a
+        short one.
+        """
+        if self.standing is None:
+            self.standing = Counter(
+                (step.tool, step.operation)
+                for step in self.steps.values()
+                if step.state is StepState.COMMITTED and step.compensator is not None
+            )
+        return self.standing
 
     def collects(self, action: str) -> bool:
         """Whether a call of this action only collects, joins or settles what was sent already."""
@@ -400,7 +417,13 @@ def evolve(state: Trajectory, record: Record, at: int) -> Trajectory:
         ) from error
     state.version += 1
     state.changed_at = at
+    if isinstance(record, _TAKES_AWAY):
+        state.standing = None
     return state
+
+
+_TAKES_AWAY = (CompensationIntended, CompensationCompleted, CompensationSkipped, CompensationRefused, StepResolved)
+"""Records after which fewer steps stand than before."""
 
 
 def _apply(state: Trajectory, record: Record, at: int) -> None:
@@ -656,10 +679,12 @@ def _committed(state: Trajectory, record: StepCommitted, at: int) -> None:
         state.undelivered.add(step.number)
     if step.unbound is not None:
         state.unbound.add(step.number)
+    if step.compensator is not None and state.standing is not None:
+        state.standing[(step.tool, step.operation)] += 1
     if step.number == state.pivot:
         _no_way_back(state)
     elif Phase.FINALIZING in (state.phase, state.resume):
-        step.compensator = None
+        step.compensator, state.standing = None, None
 
 
 def _no_way_back(state: Trajectory) -> None:
@@ -669,6 +694,7 @@ def _no_way_back(state: Trajectory) -> None:
     elif state.phase is Phase.FROZEN and state.resume is Phase.PREPARING:
         state.resume = Phase.FINALIZING
     if Phase.FINALIZING in (state.phase, state.resume):
+        state.standing = None
         for step in state.steps.values():
             if step.state is not StepState.COMPENSATED:
                 step.compensator = None

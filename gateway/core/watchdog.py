@@ -28,8 +28,8 @@ Left out: the entropy of the tokens in the model's draft, which a gateway does n
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict, deque
-from collections.abc import Mapping
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated
@@ -211,9 +211,9 @@ class Watchdog:
         self.heard_s = -math.inf
         self.since = 0
         self._is_gentle = is_gentle
-        self._seen: OrderedDict[int, _Seen] = OrderedDict()
-        self._recent: deque[int] = deque(maxlen=settings.window)
-        self._counts: Counter[int] = Counter()
+        self._seen: OrderedDict[Hashable, _Seen] = OrderedDict()
+        self._recent: deque[Hashable] = deque(maxlen=settings.window)
+        self._counts: dict[Hashable, int] = {}
         self._sum = 0.0
         self._logs = _logs(settings.window)
         self._orbits: OrderedDict[str, _Orbit] = OrderedDict()
@@ -222,18 +222,22 @@ class Watchdog:
         self._better_step = 0
         self._pending: _Pending | None = None
         self._interrupted_at: int | None = None
-        self._masked: dict[int, None] = {}
+        self._masked: dict[Hashable, None] = {}
         self._rewinds = 0
         self._changes = 0
         self._last_step = 0
 
     # --- what may be sent
 
-    def check(self, action: int, *, is_read: bool) -> Loop | None:
+    def may_object(self, action: Hashable) -> bool:
+        """Whether `check` has anything to look at for this action; cheap, and False for most calls."""
+        return action in self._seen or self._pending is not None or action in self._masked
+
+    def check(self, action: Hashable, *, is_read: bool) -> Loop | None:
         """Return the violation that sending `action` now would be, or None. Changes nothing.
 
         Args:
-            action: hash of operation and canonical arguments.
+            action: digest of operation and canonical arguments.
             is_read: reads are never held back by what happened to the state or the metrics.
         """
         if action in self._masked:
@@ -266,7 +270,7 @@ class Watchdog:
     def _repeated(self, pattern: Pattern, since: int, number: int | None, times: int) -> Loop:
         return Loop(pattern, self._verdict(), since, number, None if number is None else number - 1, times)
 
-    def interrupted(self, loop: Loop, action: int) -> None:
+    def interrupted(self, loop: Loop, action: Hashable) -> None:
         """Note that `loop` was acted upon in place of the call.
 
         An interrupted action may be tried once more after another one was carried out: the world may have changed. A poll
@@ -297,7 +301,7 @@ class Watchdog:
 
     def acted(
         self,
-        action: int,
+        action: Hashable,
         result: int | None,
         ended: Ended,
         *,
@@ -308,7 +312,7 @@ class Watchdog:
         """Note an action that was carried out, or that we refused.
 
         Args:
-            action: hash of operation and canonical arguments.
+            action: digest of operation and canonical arguments.
             result: hash of the answer; None where it is not known, and so not compared.
             ended: how it ended.
             is_change: it changed the world.
@@ -399,7 +403,7 @@ class Watchdog:
 
     # --- after a restart
 
-    def masks(self, action: int, rewinds: int) -> None:
+    def masks(self, action: Hashable, rewinds: int) -> None:
         """Take up a mask, and how many rewinds are spent."""
         self._masked[action] = None
         if len(self._masked) > self.settings.window:
@@ -426,7 +430,7 @@ class Watchdog:
             "pending": None if pending is None else pending.pattern.value,
         }
 
-    def _note_entropy(self, action: int) -> None:
+    def _note_entropy(self, action: Hashable) -> None:
         counts, logs = self._counts, self._logs
         if len(self._recent) == self._recent.maxlen:
             oldest = self._recent[0]
@@ -437,7 +441,7 @@ class Watchdog:
             else:
                 counts[oldest] = count - 1
         self._recent.append(action)
-        count = counts[action] + 1
+        count = counts.get(action, 0) + 1
         counts[action] = count
         self._sum += logs[count] - logs[count - 1]
 
@@ -483,7 +487,7 @@ class NetEffect:
         Args:
             call: digest of the call itself.
             inverse: digest of the call that undoes it, if there is one.
-            action: hash of operation and canonical arguments.
+            action: digest of operation and canonical arguments.
             number: of the step.
         """
         undone = self._standing.pop(call, None)

@@ -43,7 +43,6 @@ from gateway.core.recovery import (
 from gateway.core.saga import Abort, Freeze
 from gateway.core.signature import error_signature
 from gateway.core.tool import Catalog
-from gateway.core.trajectory import StepState, Trajectory
 from gateway.journal import Conflict, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.stages.budget import meter_of
@@ -190,7 +189,7 @@ class RecoveryStage:
         return Situation(
             trouble=trouble,
             is_past_pivot=state is not None and state.pivot is not None,
-            to_undo=0 if state is None else len(_to_undo(state)),
+            to_undo=0 if state is None else state.to_undo().total(),
             spin=spin,
             costs={} if run is None else self._costs(call, run),
             chance=chance,
@@ -218,7 +217,7 @@ class RecoveryStage:
         """
         unwind = rerun = price = 0.0
         tools = self._catalog().tools
-        for tool, operation in _to_undo(run.state):
+        for (tool, operation), count in run.state.to_undo().items():
             spec = tools.get(tool)
             declared = None if spec is None else spec.operations.get(operation)
             undo = None if declared is None else declared.compensator
@@ -226,9 +225,11 @@ class RecoveryStage:
             if forward is None:
                 forward = self._seconds.get(f"{tool}.{operation}", 1.0)
             backward = None if undo is None else undo.duration_s
-            rerun += forward
-            unwind += self._seconds.get(f"{tool}.undo {operation}", forward) if backward is None else backward
-            price += 0.0 if undo is None else undo.price
+            if backward is None:
+                backward = self._seconds.get(f"{tool}.undo {operation}", forward)
+            rerun += count * forward
+            unwind += count * backward
+            price += 0.0 if undo is None else count * undo.price
         settings = call.tool.recovery
         costs = {"s": Costs(unwind=unwind, rerun=rerun, repair=settings.repair_cost)}
         spent = run.state.usage.get("usd", 0.0)
@@ -281,14 +282,6 @@ class RecoveryStage:
             self._trajectories.decide(run, Abort(reason=decision.why, by="recovery"))
         elif decision.directive is Directive.OPERATOR_ESCALATE and run.state.pivot is not None:
             self._trajectories.decide(run, Freeze(incident="POST_PIVOT_STALLED", detail=decision.why))
-
-
-def _to_undo(state: Trajectory) -> list[tuple[str, str]]:
-    return [
-        (step.tool, step.operation)
-        for step in state.steps.values()
-        if step.state is StepState.COMMITTED and step.compensator is not None
-    ]
 
 
 def _kind(outcome: Outcome) -> str:

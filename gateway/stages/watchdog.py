@@ -99,24 +99,40 @@ class WatchdogStage:
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Refuse what would go on with a loop; tell the watchdog what became of everything else."""
-        if call.lane is not Lane.FORWARD or call.step is not None or not wanted(call.tool):
+        if call.lane is not Lane.FORWARD or call.step is not None:
             return await proceed(call)
-        run = self._run(call)
-        if run is not None and (refusal := await self._before(run, call)) is not None:
-            return Rejected(refusal)
-        watched = call.operation.watch
-        if watched is not None and call.operation.is_read:
-            call.request.capture_answer = True
+        run, is_read = self._run(call), call.operation.is_read
         first = None
-        if run is None and call.tool.state is not None and not call.operation.is_read:
+        if run is not None:
+            # Most calls are actions that are new to the run, and for those there is nothing to ask.
+            if self._must_ask(run, call, is_read=is_read) and (refusal := await self._before(run, call)) is not None:
+                return Rejected(refusal)
+        elif call.tool.state is not None and not is_read:
             first = await self._look(call, call.tool.state, await call_env(call))
+        if is_read and call.operation.watch is not None:
+            call.request.capture_answer = True
         outcome = await proceed(call)
         run = self._trajectories.get(call.trajectory)
-        if run is not None and not run.is_lost:
-            if first is not None and run.watch is None and self._first(run, call) is not None:
-                self.reported(run, first, call.tool.name, lazy=True)
-            await self._after(run, call, outcome)
+        if run is None or run.is_lost:
+            return outcome
+        if first is not None and run.watch is None and self._first(run, call) is not None:
+            self.reported(run, first, call.tool.name, lazy=True)
+        dog = run.watch or self._first(run, call)
+        if dog is None:
+            return outcome
+        if is_read and isinstance(outcome, Success):
+            self._was_read(run, dog, call, outcome.reply)
+        else:
+            await self._after(run, dog, call, outcome)
+        if call.trace is not None or not dog.step % _ENTROPY_EVERY:
+            self._telemetry.entropy_seen(call, dog.entropy_bits)
         return outcome
+
+    def _must_ask(self, run: Run, call: Call, *, is_read: bool) -> bool:
+        dog, circles = run.watch, run.state.circles
+        if dog is None or circles is not None or dog.may_object(call.action):
+            return True
+        return not is_read and (call.tool.state is not None or run.state.id in self._asking)
 
     async def close(self) -> None:
         """Stop asking tools for their state."""
@@ -150,7 +166,7 @@ class WatchdogStage:
         dog = self.dog(run)
         if not call.operation.is_read and (call.tool.state is not None or state.id in self._asking):
             await self._know_state(run, dog, call)
-        loop = dog.check(action_hash(call.action), is_read=call.operation.is_read)
+        loop = dog.check(call.action, is_read=call.operation.is_read)
         if loop is None or state.collects(call.action.hex()):
             return None
         return await self._interrupt(run, dog, call, loop)
@@ -165,7 +181,7 @@ class WatchdogStage:
             is_named=call.is_run_named and not run.state.is_implicit)  # fmt: skip
         done = "observed" if mode is WatchdogMode.OBSERVE else told.done
         self._telemetry.loop_found(call, loop.pattern.value, done, dog.entropy_bits)
-        dog.interrupted(loop, action_hash(call.action))
+        dog.interrupted(loop, call.action)
         dog.heard_s = self._clock.now()
         if mode is WatchdogMode.OBSERVE:
             return None
@@ -203,53 +219,45 @@ class WatchdogStage:
         dog = self.dog(run)
         return dog if call.step is None else None
 
-    async def _after(self, run: Run, call: Call, outcome: Outcome) -> None:
-        dog = run.watch or self._first(run, call)
-        if dog is None:
-            return
+    async def _after(self, run: Run, dog: Watchdog, call: Call, outcome: Outcome) -> None:
         match outcome:
             case Success(reply, is_replay):
-                if is_replay:
-                    return
-                if call.operation.is_read:
-                    await self._was_read(run, dog, call, reply)
-                else:
+                if not is_replay:
                     await self._was_done(run, dog, call, reply)
             case Failed(fault=fault, reply=reply):
                 self._was_refused(run, dog, call, fault, reply)
             case Rejected(refusal):
-                if refusal.code not in _NOES:
-                    return
-                dog.acted(
-                    action_hash(call.action), result_hash(0, refusal.code.encode()), Ended.NO, number=call.step,
-                    cap=_cap(call))  # fmt: skip
+                if refusal.code in _NOES:
+                    result = result_hash(0, refusal.code.encode())
+                    dog.acted(call.action, result, Ended.NO, number=call.step, cap=_cap(call))
             case InDoubt():
-                dog.acted(action_hash(call.action), None, Ended.NOT_YET, number=call.step)
-        if call.trace is not None or dog.step % _ENTROPY_EVERY == 0:
-            self._telemetry.entropy_seen(call, dog.entropy_bits)
+                dog.acted(call.action, None, Ended.NOT_YET, number=call.step)
 
-    async def _was_read(self, run: Run, dog: Watchdog, call: Call, reply: Reply) -> None:
-        action = action_hash(call.action)
-        body = reply.body
+    def _was_read(self, run: Run, dog: Watchdog, call: Call, reply: Reply) -> None:
+        action, body, watched = call.action, reply.body, call.operation.watch
         result = result_hash(reply.status, body.data) if isinstance(body, BytesBody) else None
-        dog.acted(action, result, Ended.DONE, cap=_cap(call))
-        dog.effects.looked(dog.step if _cap(call) is not None else action ^ (result or 0))
+        if watched is None:
+            dog.acted(action, result, Ended.DONE)
+            dog.effects.looked(hash(action) ^ (result or 0))
+            return
+        dog.acted(action, result, Ended.DONE, cap=watched.poll)
+        dog.effects.looked(dog.step if watched.poll is not None else hash(action) ^ (result or 0))
         self._measure(run, dog, call, reply)
 
     async def _was_done(self, run: Run, dog: Watchdog, call: Call, reply: Reply) -> None:
-        action, number = action_hash(call.action), call.step
+        action, number = call.action, call.step
         dog.acted(action, None, Ended.DONE, is_change=True, number=number)
         step = None if number is None else run.state.steps.get(number)
         if step is None or number is None:
             return
         inverse = None if step.compensator is None else _inverse(step.compensator)
-        dog.state_is(dog.effects.changed(_own(call), inverse, action, number), _NET, laps=2)
+        dog.state_is(dog.effects.changed(_own(call), inverse, action_hash(action), number), _NET, laps=2)
         self._measure(run, dog, call, reply)
         if call.tool.state is not None:
             await self._ask_state(run, dog, call, call.tool.state)
 
     def _was_refused(self, run: Run, dog: Watchdog, call: Call, fault: Fault, reply: Reply | None) -> None:
-        action, is_read = action_hash(call.action), call.operation.is_read
+        action, is_read = call.action, call.operation.is_read
         if fault is not Fault.CLIENT_ERROR or reply is None:
             dog.acted(action, result_hash(0, fault.value.encode()), Ended.NOT_YET, number=call.step, cap=_cap(call))
             return

@@ -125,10 +125,10 @@ def test_a_run_that_is_read_back_knows_its_noes_its_states_and_its_masks() -> No
     records += [LoopInterrupted(pattern="x", verdict="mask", action="bb" * 16, tool="lab", operation="set")]
     state = run(*[decode(*encode(record)) for record in records])
     dog = restored(WatchdogSettings(), state)
-    first = dog.check(0xAAAAAAAAAAAAAAAA, is_read=False)
+    first = dog.check(bytes.fromhex("aa" * 16), is_read=False)
     assert first is not None
     assert (first.pattern, first.times, first.undo_after) == (Pattern.REPETITION, 3, 0)
-    masked = dog.check(0xBBBBBBBBBBBBBBBB, is_read=False)
+    masked = dog.check(bytes.fromhex("bb" * 16), is_read=False)
     assert masked is not None
     assert masked.pattern is Pattern.MASKED
     assert dog.view()["pending"] is None, "what was masked begins with a new window of states"
@@ -146,7 +146,7 @@ def test_a_released_run_starts_anew() -> None:
     state = run(*records, TrajectoryReleased(to="preparing", principal="ann", reason="mended"))
     assert state.circles is not None
     assert not state.circles.is_deadlocked
-    assert restored(WatchdogSettings(), state).check(0xAAAAAAAAAAAAAAAA, is_read=False) is None
+    assert restored(WatchdogSettings(), state).check(bytes.fromhex("aa" * 16), is_read=False) is None
 
 
 def test_the_fold_is_bounded() -> None:
