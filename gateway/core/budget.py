@@ -103,7 +103,7 @@ class Meter:
     __slots__ = ("caps", "opened_at", "used")
 
     def __init__(self, caps: Mapping[str, float], used: Mapping[str, float], opened_at: int) -> None:
-        """`caps` may be lowered later on, by whoever holds it; `opened_at`: UTC milliseconds."""
+        """`caps` may be lowered later on, by whoever holds it; `opened_at`: UTC milliseconds, 0: not yet."""
         self.caps = caps
         self.used = {name: float(used.get(name, 0.0)) for name in RESOURCES if name != "seconds"}
         self.opened_at = opened_at
@@ -126,7 +126,9 @@ class Meter:
 
     def of(self, name: str, at: int) -> float:
         """Return what is spent of a budget."""
-        return max(0, at - self.opened_at) / 1000 if name == "seconds" else self.used[name]
+        if name != "seconds":
+            return self.used[name]
+        return max(0, at - self.opened_at) / 1000 if self.opened_at else 0.0
 
     def left(self, name: str, at: int) -> float:
         """Return what is left of a budget; infinite without a cap."""

@@ -24,8 +24,10 @@ from gateway.core.expression import ExpressionError
 from gateway.core.message import BytesBody
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.records import BudgetTightened, UsageReported
+from gateway.core.saga import Open
 from gateway.core.tool import Usage
 from gateway.core.trajectory import StepState
+from gateway.journal import JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
 
 __all__ = ["BudgetStage", "meter_of"]
@@ -63,6 +65,8 @@ class BudgetStage:
             return await proceed(call)
         if usage is not None and usage.amounts and call.operation.is_read:
             call.request.capture_answer = True
+        if run is None and call.budget is not None:
+            run = await self._made(call)
         taken: Mapping[str, float] = {}
         if run is not None:
             refusal = self._admit(run, call)
@@ -70,8 +74,6 @@ class BudgetStage:
                 return Rejected(refusal)
             taken = _known(call, run)
             meter_of(run).spend(taken)
-        elif call.budget is not None and (nothing := _nothing(call)) is not None:
-            return Rejected(nothing)
         try:
             outcome = await proceed(call)
         except BaseException:
@@ -82,6 +84,18 @@ class BudgetStage:
         return outcome if found is None or found.is_lost else self._meter(found, call, outcome, taken)
 
     # --- before
+
+    async def _made(self, call: Call) -> Run | None:
+        """The run that a call with a budget opens, at once, so that calls which leave together count together.
+
+        None where it may not be used; the stages below say why.
+        """
+        opening = Open(agent=call.agent, is_implicit=not call.is_run_named, budget=dict(call.budget or {}))
+        try:
+            run = await self._trajectories.named(call.trajectory, opening)
+        except JournalUnavailable:
+            return None
+        return run if isinstance(run, Run) and (not call.is_agent_proven or run.state.agent == call.agent) else None
 
     def _admit(self, run: Run, call: Call) -> Refusal | None:
         meter, at, now = meter_of(run), self._clock.at(), self._clock.now()
@@ -174,14 +188,6 @@ def _read(usage: Usage, outcome: Success) -> dict[str, float]:
         if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
             amounts[name] = float(value)
     return amounts
-
-
-def _nothing(call: Call) -> Refusal | None:
-    """A run that is opened with a cap of nothing."""
-    for name, cap in (call.budget or {}).items():
-        if cap <= 0 and name != "retries" and not (name == "steps" and call.operation.is_read):
-            return _exhausted(call, Spent(name, 0.0, cap), {"caps": dict(call.budget or {})})
-    return None
 
 
 def _exhausted(call: Call, spent: Spent, view: dict[str, object]) -> Refusal:

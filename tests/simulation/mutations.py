@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-from gateway.core import saga, settle, trajectory
+from gateway.core import budget, saga, settle, trajectory, watchdog
 from gateway.core.manifest import Tier
 from gateway.core.outcome import Failed, InDoubt
 from gateway.core.records import StepCommitted
@@ -102,6 +102,16 @@ def _new_undo_keys() -> AbstractContextManager[Any]:
 @mutation("the key is sent")
 def _no_key() -> AbstractContextManager[Any]:
     return _patch(dispatch.Dispatch, "_for_writes", lambda self, call, headers: headers)
+
+
+@mutation("a loop is held back")
+def _no_watchdog() -> AbstractContextManager[Any]:
+    return _patch(watchdog.Watchdog, "check", lambda self, action, *, is_read: None)
+
+
+@mutation("a cap of steps is kept over restarts")
+def _no_meter() -> AbstractContextManager[Any]:
+    return _patch(budget.Meter, "spent", lambda self, at, *, is_step, is_retry: None)
 
 
 @mutation("unwinding is last in, first out")

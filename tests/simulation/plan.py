@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.simulation.world import Fate
 
@@ -34,6 +34,8 @@ class Plan:
 
     `cut_after_s`: an operator aborts the run then, whatever it is doing. A reckless agent goes on past unknown outcomes.
     `rewind`: a savepoint is taken after the first of the two groups, and rewound to after the second, once.
+    `stubborn` is sent again whatever is said of it, with one of `fixes` in between while there are any. `repairs` are the
+    corrected calls that are tried in turn once an item was refused for good. `caps` are the run's budget.
     """
 
     name: str
@@ -48,15 +50,21 @@ class Plan:
     is_reckless: bool = False
     fault_ratio: float = 0.3
     refused_undo: frozenset[str] = frozenset()
+    stubborn: str | None = None
+    fixes: tuple[Action, ...] = ()
+    repairs: dict[str, tuple[Action, ...]] = field(default_factory=dict)
+    caps: dict[str, float] = field(default_factory=dict)
 
     @property
     def actions(self) -> list[Action]:
-        return [action for group in self.groups for action in group]
+        planned = [action for group in self.groups for action in group]
+        return [*planned, *self.fixes, *(action for each in self.repairs.values() for action in each)]
 
     @property
     def may_freeze(self) -> bool:
         """Whether a person may be needed: a tool that can neither be asked nor take a key, or that refuses an undo."""
-        return bool(self.refused_undo) or any(action.tool == "blind" for action in self.actions)
+        is_doomed = self.stubborn is not None and any(action.verb == "go" for action in self.actions)
+        return bool(self.refused_undo) or is_doomed or any(action.tool == "blind" for action in self.actions)
 
 
 _AFTER = (
@@ -86,7 +94,7 @@ def drawn(rng: random.Random) -> Plan:
     plain = len([group for group in groups if group[0].verb == "make" and not group[0].item.endswith("after")])
     rewind = (rng.randrange(plain - 1), plain - 1) if plain > 1 and rng.random() < 0.25 else None
     refused = frozenset({rng.choice(made).item}) if rng.random() < 0.08 else frozenset()
-    return Plan(
+    drawn = Plan(
         "drawn",
         tuple(groups),
         abort_after=rng.randrange(len(groups)) if rng.random() < 0.35 else None,
@@ -99,6 +107,30 @@ def drawn(rng: random.Random) -> Plan:
         fault_ratio=rng.choice((0.2, 0.5, 0.9)),
         refused_undo=refused,
     )
+    # Drawn from the plan itself, so that a seed is the schedule that it was before there were loops.
+    return _with_circles(drawn, made, random.Random(repr(drawn)))
+
+
+def _with_circles(plan: Plan, made: list[Action], rng: random.Random) -> Plan:
+    """Let some agents go in circles, some repair what is refused, and some have less to spend than they need."""
+    if rng.random() < 0.15:
+        is_past = any(action.verb == "go" for group in plan.groups for action in group)
+        verb, item = ("note", "keyed-again") if is_past else ("make", f"{rng.choice(('keyed', 'probed'))}-again")
+        stubborn = Action(item.partition("-")[0], verb, item)
+        fixes = tuple(Action("keyed", "make", f"keyed-fix{n}") for n in range(0 if is_past else rng.choice((0, 0, 6))))
+        named = f"/note/{item}" if is_past else item
+        plan = replace(
+            plan, groups=(*plan.groups, (stubborn,)), stubborn=item, fixes=fixes, script={named: [Fate.NO] * 60}
+        )
+    elif rng.random() < 0.2:
+        broken, works = rng.choice(made), rng.random() < 0.6
+        corrected = tuple(Action(broken.tool, "make", f"{broken.item}-r{n}") for n in range(3))
+        script = {broken.item: [Fate.NO] * 60}
+        script |= {each.item: [Fate.NO] * 60 for each in (corrected[:-1] if works else corrected)}
+        plan = replace(plan, repairs={broken.item: corrected}, script=script)
+    if rng.random() < 0.1:
+        plan = replace(plan, caps={"steps": float(rng.randrange(1, 6))})
+    return plan
 
 
 def _drawn_action(rng: random.Random, tools: list[str], number: int) -> Action:
@@ -151,6 +183,13 @@ def canonical() -> list[Plan]:
                 Action("keyed", "note", "keyed-report"),
             ),
             script={"probed-database": [Fate.ANSWER_LOST], "keyed-repaired": [Fate.LOST], "brief-deploy": [Fate.LATE]},
+        ),
+        Plan(
+            "in circles",
+            _chain(Action("keyed", "make", "keyed-before"), Action("keyed", "make", "keyed-again")),
+            stubborn="keyed-again",
+            fixes=tuple(Action("keyed", "make", f"keyed-fix{n}") for n in range(6)),
+            script={"keyed-again": [Fate.NO] * 60},
         ),
         Plan("hanging", _chain(Action("probed", "make", "probed-late")), script={"probed-late": [Fate.LATE]}),
     ]

@@ -188,7 +188,11 @@ class Process:
     async def _act(self) -> None:
         for number, group in enumerate(self.plan.groups):
             results = await asyncio.gather(
-                *(self._do(action) for action in group if action.item not in self.world.acked)
+                *(
+                    self._do(action)
+                    for action in group
+                    if action.item not in self.world.acked.keys() | self.world.repaired
+                )
             )
             if not all(results):
                 return await self._abort("a step failed")
@@ -201,6 +205,8 @@ class Process:
 
     async def _do(self, action: Action) -> bool:
         """Call until it is done, or is given up. Returns whether the run may go on."""
+        if action.item == self.plan.stubborn:
+            return await self._insist(action)
         for attempt in range(6):
             self.world.first_sent.setdefault(action.item, self.clock.now())
             outcome = await self._call(action)
@@ -214,9 +220,47 @@ class Process:
                 return True
             if refusal is not None and refusal.code is Code.OUTCOME_UNKNOWN and self.plan.is_reckless:
                 return True
-            if isinstance(outcome, Failed) and outcome.reply is not None and outcome.reply.status == 422:
-                return False
+            is_no = isinstance(outcome, Failed) and outcome.reply is not None and outcome.reply.status == 422
+            if is_no or (refusal is not None and refusal.code is Code.WATCHDOG_INTERRUPT):
+                return await self._repair(action)
             await self.clock.sleep(1.0 + attempt * 5.0 * self.clock.draw())
+        return False
+
+    async def _insist(self, action: Action) -> bool:
+        """Send the same over and over, whatever is said of it, with something else in between while there is any."""
+        fixes = [fix for fix in self.plan.fixes if fix.item not in self.world.tried]
+        for _ in range(16):
+            outcome = await self._call(action)
+            self.world.note(f"AGENT insists on {action.item} <- {_said(outcome)}")
+            refusal = None if isinstance(outcome, Success) else outcome.refusal
+            if refusal is not None and refusal.code in (*_MOOT, Code.SEMANTIC_DEADLOCK, Code.TRAJECTORY_CLOSED):
+                return False
+            if refusal is not None and refusal.code is Code.WATCHDOG_INTERRUPT:
+                self.world.interrupts += 1
+            elif fixes:
+                fix = fixes.pop(0)
+                self.world.tried.add(fix.item)
+                self.world.first_sent.setdefault(fix.item, self.clock.now())
+                if isinstance(await self._call(fix), Success):
+                    self.world.acked.setdefault(fix.item, self.clock.now())
+            await self.clock.sleep(1.0)
+        return False
+
+    async def _repair(self, action: Action) -> bool:
+        """Correct what was refused, as far as there is anything left to try."""
+        for corrected in self.plan.repairs.get(action.item, ()):
+            for _ in range(4):
+                self.world.first_sent.setdefault(corrected.item, self.clock.now())
+                outcome = await self._call(corrected)
+                self.world.note(f"AGENT repairs {corrected.item} <- {_said(outcome)}")
+                if isinstance(outcome, Success):
+                    self._check_release(corrected)
+                    self.world.acked.setdefault(corrected.item, self.clock.now())
+                    self.world.repaired.add(action.item)
+                    return True
+                if isinstance(outcome, Failed) and outcome.reply is not None and outcome.reply.status == 422:
+                    break
+                await self.clock.sleep(1.0)
         return False
 
     async def _call(self, action: Action) -> Outcome:
@@ -233,6 +277,7 @@ class Process:
             trajectory=RUN,
             is_run_named=True,
             params=match.params,
+            budget=self.plan.caps or None,
             action=digest(f"{action.tool} {action.target}"),
             fingerprint=digest(action.target),
         )
@@ -257,7 +302,7 @@ class Process:
         done = [s for s in steps if s.state.value in ("committed", "compensating", "compensated")]
         if not done:
             raise Violation(f"the agent has the result of {action.item}, and the disk does not")
-        if done[-1].tier is Tier.COMPENSABLE and done[-1].compensator is None:
+        if done[-1].tier is Tier.COMPENSABLE and done[-1].compensator is None and not state.is_past_pivot:
             raise Violation(f"the agent has the result of {action.item}, and its compensator is not on the disk")
 
     async def _abort(self, reason: str) -> None:
@@ -300,7 +345,9 @@ class Process:
             await self.clock.sleep(30.0)
 
     async def _run(self) -> Run | None:
-        found = await self.trajectories.named(RUN, Open(agent="agent", on_stuck=self.plan.on_stuck))
+        found = await self.trajectories.named(
+            RUN, Open(agent="agent", on_stuck=self.plan.on_stuck, budget=dict(self.plan.caps))
+        )
         return None if isinstance(found, Refusal) else found
 
     async def _decided(self, run: Run, command: Abort | Commit | Savepoint | Rewind) -> Refusal | None:

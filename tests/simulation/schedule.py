@@ -111,6 +111,7 @@ def check(world: World, plan: Plan, state: Trajectory) -> None:
     was_rewound = any(isinstance(record, TrajectoryRewound) for record, _ in world.records(RUN))
     if strangers := {e.item for e in world.ledger} - {action.item for action in plan.actions}:
         raise Violation(f"nobody asked for {strangers}")
+    _check_circles(world, plan, state)
     _check_lifo(world, state, [item for item in undone if made[item] == 1])
     match state.phase:
         case Phase.SUCCEEDED:
@@ -143,13 +144,34 @@ def check(world: World, plan: Plan, state: Trajectory) -> None:
             raise Violation(f"step {step.number} is undone by a call that was never bound")
 
 
+EQUAL_NOES = 3
+"""What the simulated manifest lets pass of one action with nothing changed in between; with changes, one more."""
+
+
+def _check_circles(world: World, plan: Plan, state: Trajectory) -> None:
+    """Loops are stopped before they spend, repairs that work are let be, and no cap of steps is exceeded."""
+    if (cap := plan.caps.get("steps")) is not None and len(state.steps) > cap:
+        raise Violation(f"the run may have {cap:g} steps, and has {len(state.steps)}")
+    if plan.stubborn is not None:
+        sent = [target for _, _, target, _ in world.sent if target.endswith(f"/{plan.stubborn}")]
+        noes = [s for s in state.steps.values() if s.target.endswith(f"/{plan.stubborn}")]
+        if len(noes) > EQUAL_NOES + bool(plan.fixes) + 1:
+            raise Violation(f"{plan.stubborn} became {len(noes)} steps, and was refused each time: {sent}")
+    told = state.circles is not None and state.circles.rewinds > 0
+    if told and plan.stubborn is None:
+        raise Violation(f"an honest agent was called stubborn: {state.circles}")
+
+
 def _check_lifo(world: World, state: Trajectory, undone: list[str]) -> None:
     """What the agent knew to be done before it began another is undone after that other."""
     order = [e.item for e in world.ledger if e.kind == "undone"]
     first = {item: order.index(item) for item in undone}
+    when = {e.item: e.at for e in reversed(world.ledger) if e.kind == "undone"}
     for a, at in world.acked.items():
         for b in undone:
-            if a in undone and a != b and at <= world.first_sent.get(b, 0.0) and first[a] < first[b]:
+            begun = world.first_sent.get(b, 0.0)
+            # What a rewind had undone before the other was begun has no order with it.
+            if a in undone and a != b and at <= begun <= when[a] and first[a] < first[b]:
                 raise Violation(f"{a} was done before {b} was begun, and undone before it")
     if state.phase is Phase.FROZEN and state.on_stuck == "stop":
         for stuck in [s for s in state.steps.values() if s.state is StepState.COMPENSATION_FAILED]:

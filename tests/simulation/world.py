@@ -90,6 +90,9 @@ class World:
     trace: list[str] = field(default_factory=list)
     boots: int = 0
     rewound: list[str] = field(default_factory=list)
+    tried: set[str] = field(default_factory=set)
+    repaired: set[str] = field(default_factory=set)
+    interrupts: int = 0
 
     def violate(self, text: str) -> NoReturn:
         """Note that an invariant is broken, wherever this is called from; the schedule ends with it."""
@@ -123,11 +126,23 @@ class World:
                         return
             self.violate(f"{method} {target} left before its intent to undo was durable")
         for run in self.streams():
+            self._check_masked(run, target)
             if target.startswith("/go/"):
                 self._check_gate(run, target)
             if any(isinstance(r, StepIntended) and r.target == target for r, _ in self.records(run)):
                 return
         self.violate(f"{method} {target} left before its intent was durable")
+
+    def _check_masked(self, run: str, target: str) -> None:
+        """An action that was taken away from a run is not sent again, and none once it was stopped for good."""
+        state = self.durable(run)
+        if state.circles is None:
+            return
+        flying = [step for step in state.steps.values() if step.target == target and step.state.value == "intended"]
+        if any(step.action in state.circles.masked for step in flying):
+            self.violate(f"{target} was sent, and it is masked")
+        if flying and state.circles.is_deadlocked:
+            self.violate(f"{target} was sent in a run that was stopped for good")
 
     def _check_gate(self, run: str, target: str) -> None:
         """The pivot leaves only when everything before it is settled and can be undone (invariant 5)."""
@@ -322,6 +337,10 @@ class SimJournal(MemoryJournal):
         if not lazy and not self._is_due and not (was_empty and not self._queue):
             self._is_due = True
             asyncio.get_running_loop().call_later(self._world.rng.random() * 0.01, self._due)
+        elif lazy and not self._is_due and self._queue:
+            # By themselves after a while, as the real journal's do.
+            self._is_due = True
+            asyncio.get_running_loop().call_later(0.02, self._due)
         return future
 
     def _due(self) -> None:
