@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 CLIENTS := .clients/.installed
 SCHEDULES ?= 50000
 
-.PHONY: setup demo test check clients k8s image dist bench chaos storm docs lock clean help
+.PHONY: setup demo test check clients k8s containers image dist bench chaos storm docs lock clean help
 
 help: ## Show what each target does
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -28,6 +28,9 @@ test: $(STAMP) check clients ## Lint, types, import contracts, generated files, 
 
 k8s: $(STAMP) ## The chart, and the image and pods for real (as root; needs what tests/containers/setup installs)
 	$(BIN)/python -m pytest -m "k8s or containers"
+
+containers: $(STAMP) ## The image, compose and pods alone, for real
+	timeout --kill-after=30 1500 $(BIN)/python -m pytest -m containers tests/containers
 
 image: ## Build the images with buildah (BUILD_BASE and RUN_BASE choose other bases)
 	docker/build $(BUILD_BASE) $(RUN_BASE)

@@ -10,9 +10,10 @@ import random
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
-__all__ = ["Alarm", "Clock", "SystemClock", "settled", "wait_until"]
+__all__ = ["Alarm", "Clock", "SystemClock", "settled", "shielded", "wait_until"]
 
 # Event loops count in whole milliseconds or better and may fire a hair early.
 _TICK_S = 0.002
@@ -98,6 +99,28 @@ async def settled(future: asyncio.Future[None], limit_s: float) -> bool:
         timer.cancel()
         future.remove_done_callback(wake)
     return future.done()
+
+
+def shielded(future: asyncio.Future[None]) -> asyncio.Future[None]:
+    """Return a future that ends as `future` does and may be cancelled without touching it.
+
+    What `asyncio.shield` does for a future of the running loop, at half its price.
+    """
+    outer: asyncio.Future[None] = future.get_loop().create_future()
+    future.add_done_callback(partial(_pass_on, outer))
+    return outer
+
+
+def _pass_on(outer: asyncio.Future[None], inner: asyncio.Future[None]) -> None:
+    if outer.done():
+        if not inner.cancelled():
+            inner.exception()  # nobody is left to hear of it
+    elif inner.cancelled():
+        outer.cancel()
+    elif (error := inner.exception()) is not None:
+        outer.set_exception(error)
+    else:
+        outer.set_result(None)
 
 
 class Alarm:

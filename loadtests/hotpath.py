@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import click
 import uvloop
@@ -28,11 +28,19 @@ from gateway.egress.direct import DirectEgress
 from loadtests.systems import manifest_for
 from loadtests.wire import WORKLOADS, Workload, answer_to, number_of, take_message
 
-__all__ = ["main", "run"]
+__all__ = ["AGENTS", "Profiler", "main", "run"]
 
 AGENTS = 8
 CALLS_PER_RUN = 20
 _PREFIXES = {"read": b"/bench", "write": b"/bench", "refused": b"/dead"}
+
+
+class Profiler(Protocol):
+    """Something that watches the calls, and nothing before and after them."""
+
+    def enable(self) -> None: ...
+
+    def disable(self) -> None: ...
 
 
 class _Transport(asyncio.Transport):
@@ -108,7 +116,7 @@ class _Agent:
 
 
 async def run(
-    workload: Workload, calls: int, *, batches: int = 1, warm_up: int = 400, profiler: cProfile.Profile | None = None
+    workload: Workload, calls: int, *, batches: int = 1, warm_up: int = 400, profiler: Profiler | None = None
 ) -> float:
     """Make calls in batches and return the CPU seconds of the fastest batch, warm-up and start not counted."""
     with tempfile.TemporaryDirectory() as folder, socket.socket() as nobody:

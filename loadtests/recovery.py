@@ -1,7 +1,8 @@
 """How long a gateway needs from opening its journal to knowing every open run: against history, and against open runs.
 
 Finished runs must not matter (the open ones are found through an index, the seal is checked at the end only), open ones cost
-in proportion. The journals are made of the records of real calls, on the disk that holds `--dir`.
+in proportion. The journals are made of the records of real calls, on the disk that holds `--dir`. `loadtests.start` measures
+the whole process.
 
     python -m loadtests.recovery --json
 """
@@ -13,16 +14,22 @@ import asyncio
 import json
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.clock import SystemClock
 from gateway.core.records import (
     Record,
     RecordedReply,
+    RecordedRequest,
     StepCommitted,
+    StepDeferred,
     StepIntended,
     TrajectoryCommitted,
+    TrajectoryFrozen,
     TrajectoryOpened,
+    UnwindingStarted,
     encode,
 )
 from gateway.core.tool import BoundRequest
@@ -31,57 +38,97 @@ from gateway.journal.sqlite import SqliteJournal
 from gateway.journal.trajectories import Trajectories
 from gateway.telemetry import Telemetry
 
-__all__ = ["fill", "measure", "recover"]
+__all__ = ["FINISHING", "FROZEN", "IN_FLIGHT", "UNDOING", "WAITING", "Shape", "fill", "measure", "recover", "show"]
 
 STEPS = 3
 _TOGETHER = 400
 SIZES = ((0, 1_000), (10_000, 1_000), (100_000, 1_000), (10_000, 0), (10_000, 100), (10_000, 4_000))
 
 
-def _records(is_open: bool) -> list[Record]:
-    records: list[Record] = [TrajectoryOpened(agent="agent")]
-    for step in range(1, STEPS + 1):
-        records.append(
-            StepIntended(
-                step=step,
-                tool="pay",
-                operation="hold",
-                tier="compensable",
-                action=f"{step:032x}",
-                fingerprint=f"{step:032x}",
-                occurrence=1,
-                key=f"{step:032x}",
-                method="POST",
-                target="/v1/holds",
-            )
-        )
-        if step == STEPS and is_open:
-            break  # in flight when the process died
-        reply = RecordedReply(status=201, headers=[["Content-Type", "application/json"]], text='{"id": "h1"}' * 20)
-        undo = BoundRequest(tool="pay", method="POST", target="/v1/holds/h1/cancel")
-        records.append(StepCommitted(step=step, reply=reply, compensator=undo))
-    return records if is_open else [*records, TrajectoryCommitted()]
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Runs that stand alike: the state that the journal's index knows them by, and their records."""
+
+    state: str
+    records: list[Record]
+    is_open: bool = True
 
 
-async def fill(folder: Path, finished: int, unfinished: int) -> int:
-    """Write a journal with so many finished and open runs; return its records."""
+def _intent(step: int, operation: str = "hold", tier: str = "compensable") -> StepIntended:
+    return StepIntended(
+        step=step,
+        tool="pay",
+        operation=operation,
+        tier=tier,
+        action=f"{step:032x}",
+        fingerprint=f"{step:032x}",
+        occurrence=1,
+        key=f"{step:032x}",
+        method="POST",
+        target=f"/v1/{operation}s",
+        is_idempotent=True,
+        request=RecordedRequest(headers=[["Content-Type", "application/json"]], text='{"amount": 10}'),
+    )
+
+
+def _done(step: int) -> StepCommitted:
+    reply = RecordedReply(status=201, headers=[["Content-Type", "application/json"]], text='{"id": "h1"}' * 20)
+    undo = BoundRequest(tool="pay", method="POST", target="/v1/holds/h1/cancel")
+    return StepCommitted(step=step, reply=reply, compensator=undo)
+
+
+def _steps(count: int) -> list[Record]:
+    return [record for step in range(1, count + 1) for record in (_intent(step), _done(step))]
+
+
+_BEGUN = TrajectoryOpened(agent="agent")
+_PIVOT: list[Record] = [_intent(STEPS + 1, "payout", "pivot"), _done(STEPS + 1)]
+FINISHED = Shape("succeeded", [_BEGUN, *_steps(STEPS), TrajectoryCommitted()], is_open=False)
+IN_FLIGHT = Shape("preparing", [_BEGUN, *_steps(STEPS - 1), _intent(STEPS)])
+WAITING = Shape("preparing", [_BEGUN, *_steps(STEPS)])
+UNDOING = Shape("compensating", [_BEGUN, *_steps(STEPS), UnwindingStarted(reason="enough")])
+FINISHING = Shape(
+    "finalizing",
+    [
+        _BEGUN,
+        *_steps(STEPS),
+        *_PIVOT,
+        _intent(STEPS + 2),
+        StepDeferred(step=STEPS + 2, fault="connect", detail="refused"),
+    ],
+)
+FROZEN = Shape("frozen", [_BEGUN, *_steps(STEPS), TrajectoryFrozen(incident="OUTCOME_UNKNOWN", detail="nobody knows")])
+
+
+async def fill(folder: Path, finished: int, unfinished: int, shapes: Sequence[Shape] = (IN_FLIGHT,)) -> int:
+    """Write a journal with so many finished and open runs, the open ones of each shape in turn; return its records."""
     journal = await SqliteJournal.open(folder)
     count = 0
-    for is_open, runs in ((False, finished), (True, unfinished)):
-        entries = [Entry(kind, 1_700_000_000_000, data) for kind, data in map(encode, _records(is_open))]
-        state = "preparing" if is_open else "succeeded"
-        for start in range(0, runs, _TOGETHER):
-            names = [f"{state}-{n:08d}" for n in range(start, min(runs, start + _TOGETHER))]
-            futures = [
+    runs = [FINISHED] * finished + [shapes[number % len(shapes)] for number in range(unfinished)]
+    entries = {id(shape): _entries(shape) for shape in (FINISHED, *shapes)}
+    for start in range(0, len(runs), _TOGETHER):
+        futures = []
+        for number, shape in enumerate(runs[start : start + _TOGETHER], start):
+            futures.append(
                 journal.append(
-                    Append(stream=name, expected=0, entries=entries, state=state, is_open=is_open, agent="agent")
+                    Append(
+                        stream=f"{shape.state}-{number:08d}",
+                        expected=0,
+                        entries=entries[id(shape)],
+                        state=shape.state,
+                        is_open=shape.is_open,
+                        agent="agent",
+                    )
                 )
-                for name in names
-            ]
-            await asyncio.gather(*futures)
-            count += len(entries) * len(names)
+            )
+            count += len(entries[id(shape)])
+        await asyncio.gather(*futures)
     await journal.close()
     return count
+
+
+def _entries(shape: Shape) -> list[Entry]:
+    return [Entry(kind, 1_700_000_000_000, data) for kind, data in map(encode, shape.records)]
 
 
 async def recover(folder: Path) -> tuple[float, float, int]:

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+import urllib.error
 import urllib.request
 
 HOLDS, SEAWALL = os.environ["HOLDS_BASE_URL"], os.environ["SEAWALL_URL"]
@@ -19,6 +20,23 @@ def call(method: str, url: str, body: object = None, run: str = RUN) -> dict[str
         return dict(json.loads(answer.read()))
 
 
+def wait(url: str, patience_s: float = 60.0) -> None:
+    """Return when something answers; not every compose waits for a service's health."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            urllib.request.urlopen(url, timeout=5).close()  # noqa: S310
+        except urllib.error.HTTPError:
+            return
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+        else:
+            return
+
+
+wait(f"{SEAWALL}/seawall/v1/trajectories/{RUN}")
 for thing in ("a table", "a room"):
     print("held:", thing, call("POST", f"{HOLDS}/holds", {"thing": thing})["id"], flush=True)
 print("there now:", call("GET", f"{HOLDS}/holds")["held"])

@@ -3,6 +3,8 @@
 import itertools
 import json
 import os
+import signal
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 held: dict[str, str] = {}
@@ -41,4 +43,5 @@ class Tool(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # the first process of a container has to say so itself
     ThreadingHTTPServer(("", int(os.environ.get("PORT", "8000"))), Tool).serve_forever()

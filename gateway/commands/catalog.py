@@ -50,6 +50,65 @@ def openapi(document: str, name: str | None, upstream: str | None, only: tuple[s
     write_draft(tool, f"{title} ({document})", out)
 
 
+@import_.command("mcp")
+@click.argument("server", metavar="URL | -- COMMAND", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--name", help="Name of the tool; else made from the server's own.")
+@click.option(
+    "--credential", metavar="'HEADER: VALUE'", help="Sent with each request to URL; VALUE may hold ${secret:NAME}."
+)
+@click.option(
+    "--env",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Variable for COMMAND; VALUE may hold ${secret:NAME}. Repeatable.",
+)
+@click.option("--secrets", type=click.Path(), envvar="SEAWALL_SECRETS", help="Folder with a file per secret.")
+@click.option("--timeout", default=_TIMEOUT_S, show_default=True, help="Seconds that one answer may take.")
+@click.option(
+    "--out", type=click.Path(dir_okay=False), help="File to write, which must not be there yet; else printed."
+)
+def mcp(
+    server: tuple[str, ...],
+    name: str | None,
+    credential: str | None,
+    env: tuple[str, ...],
+    secrets: str | None,
+    timeout: float,
+    out: str | None,
+) -> None:
+    """Draft a manifest from an MCP server: at URL (Streamable HTTP), or started as COMMAND (stdio). No tool is called.
+
+    Example: seawall catalog import mcp --out memory.yaml -- npx -y @modelcontextprotocol/server-memory
+    """
+    import asyncio
+
+    from gateway.importers.mcp import Server, draft_mcp
+    from gateway.importers.openapi import ImportProblem
+
+    is_url = len(server) == 1 and server[0].startswith(("http://", "https://"))
+    where = server[0] if is_url else " ".join(server)
+    given = Server(
+        url=server[0] if is_url else None,
+        command=() if is_url else server,
+        environment=dict(_halves(one, "=", "--env", "NAME=VALUE") for one in env),
+        credential=None if credential is None else _halves(credential, ":", "--credential", "'HEADER: VALUE'"),
+    )
+    if (env if is_url else credential) and (option := "--env" if is_url else "--credential"):
+        _fail(f"{option} is for {'a command' if is_url else 'a URL'}; leave it out")
+    try:
+        tool, title = asyncio.run(draft_mcp(given, name=name, secrets=secrets, timeout_s=timeout))
+    except ImportProblem as error:
+        _fail(f"{where}: {error}")
+    write_draft(tool, f"{title} ({where})", out)
+
+
+def _halves(text: str, mark: str, option: str, form: str) -> tuple[str, str]:
+    first, found, second = text.partition(mark)
+    if not found or not first.strip():
+        _fail(f"{option} is {form}")
+    return first.strip(), second.strip()
+
+
 def write_draft(tool: DraftTool, source: str, out: str | None) -> None:
     """Check a draft, then print it or write it to a new file; end the program if it cannot be used."""
     from gateway.core.draft import render
@@ -86,7 +145,8 @@ def _check(text: str) -> None:
         except ConfigError as error:
             problem = error.problems[0]
             _fail(
-                f"no manifest can be made of it: {problem.message}. Leave parts out with --only, or give --name, --upstream."
+                f"no manifest can be made of it: {problem.message}. Give --name; "
+                "of an OpenAPI document, --upstream, or leave parts out with --only."
             )
 
 

@@ -51,6 +51,7 @@ def ls() -> None:
 @click.option("--max-amplification", type=float, help="Requests to the tools, for each call.")
 @click.option("--min-goodput", type=float, help="Share of the calls that must succeed, 0 to 1.")
 @click.option("--max-recovery", type=float, help="Seconds from the end of the trouble until all is well.")
+@click.option("--jobs", default=1, show_default=True, help="Virtual storms at the same time, a process for each.")
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for recordings and report.")
 @click.option("--no-plots", is_flag=True, help="Write figures only; the plots need the extra `seawall[lab]`.")
 def run(
@@ -66,6 +67,7 @@ def run(
     max_amplification: float | None,
     min_goodput: float | None,
     max_recovery: float | None,
+    jobs: int,
     out: str | None,
     no_plots: bool,
 ) -> None:
@@ -108,6 +110,7 @@ def run(
                 claims=judged,
                 out=folder,
                 progress=progress.tell,
+                jobs=jobs if name == "virtual" else 1,
                 **_engine(name, against),
             )
         except (ConfigError, RuntimeError) as error:

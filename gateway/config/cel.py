@@ -18,6 +18,7 @@ from typing import Final
 import cel
 
 from gateway.config.errors import nearest, shown
+from gateway.core.environment import Lazily
 from gateway.core.expression import Environment, ExpressionError
 
 __all__ = [
@@ -38,7 +39,7 @@ NAMES: Final = frozenset({"request", "response", "key", "trajectory", "step", "p
 FUNCTIONS: Final = frozenset({
     "size", "contains", "startsWith", "endsWith", "matches", "int", "uint", "double", "string", "bytes", "timestamp",
     "duration", "getFullYear", "getMonth", "getDayOfYear", "getDayOfMonth", "getDate", "getDayOfWeek",
-    "getHours", "getMinutes", "getSeconds", "getMilliseconds",
+    "getHours", "getMinutes", "getSeconds", "getMilliseconds", "type",
 })  # fmt: skip
 """What the library knows; a call of anything else would fail only at run time, so it is refused at load."""
 
@@ -71,6 +72,11 @@ class CelExpression:
         plain = _PATH.fullmatch(source)
         self._members = None if plain is None or not names else tuple((plain.group(1) + plain.group(2)).split("."))
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the environment that it speaks of."""
+        return self._names
+
     def __call__(self, env: Environment) -> object:
         """Evaluate; a condition yields a bool and nothing else.
 
@@ -89,13 +95,15 @@ class CelExpression:
         for member in members:
             if not isinstance(value, Mapping):
                 raise ExpressionError(f"`{self.source}`: there is nothing to take `{member}` from")
-            if member not in value:
-                raise ExpressionError(f"`{self.source}`: `{member}` is missing")
-            value = value[member]
-        return value
+            try:
+                value = value[member]
+            except KeyError:
+                raise ExpressionError(f"`{self.source}`: `{member}` is missing") from None
+        return value.whole() if isinstance(value, Lazily) else value
 
     def _execute(self, env: Environment) -> object:
         known = {name: _lookup(env, name, self.source) for name in self._names}
+        known = {name: value.whole() if isinstance(value, Lazily) else value for name, value in known.items()}
         try:
             return self._program.execute(known)
         except KeyError as error:
@@ -168,8 +176,10 @@ def _bound_names(source: str) -> frozenset[str]:
 
 
 def _lookup(env: Environment, name: str, source: str) -> object:
-    if name in env:
+    try:
         return env[name]
+    except KeyError:
+        pass
     if name == "params":
         request = env.get("request")
         if isinstance(request, Mapping) and "params" in request:

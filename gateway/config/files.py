@@ -13,7 +13,8 @@ from typing import Final
 
 __all__ = ["FileLog", "stamp_of"]
 
-LIMIT_BYTES: Final = 256 << 10
+LIMIT_BYTES: Final = 4 << 20
+"""Enough for a bundle of all the world's authorities; a manifest has a bound of its own (`nodes.py`)."""
 
 
 class FileLog:
@@ -27,13 +28,14 @@ class FileLog:
         """Files and folders, those that were missing too."""
         return frozenset(self._seen)
 
-    def read(self, path: Path) -> bytes:
-        """Return at most one byte more than a file may hold.
+    def read(self, path: Path, limit: int = LIMIT_BYTES) -> bytes:
+        """Return at most one byte more than a file may hold. What is beyond `LIMIT_BYTES` counts as changed when its size
+        or its time did.
 
         Raises:
             OSError: it cannot be read.
         """
-        content, digest = _look(path)
+        content, digest = _look(path, limit)
         self._seen[path] = digest
         if isinstance(content, OSError):
             raise content
@@ -66,14 +68,17 @@ def _joined(seen: Iterable[tuple[Path, bytes]]) -> bytes:
     return state.digest()
 
 
-def _look(path: Path) -> tuple[bytes | list[str] | OSError, bytes]:
+def _look(path: Path, limit: int = LIMIT_BYTES) -> tuple[bytes | list[str] | OSError, bytes]:
     try:
         if path.is_dir():
             names = sorted(entry.name for entry in path.iterdir())
             return names, _digest(b"folder\0" + b"\0".join(map(os.fsencode, names)))
         with path.open("rb") as file:
-            data = file.read(LIMIT_BYTES + 1)
-        return data, _digest(b"file\0" + data)
+            data = file.read(limit + 1)
+            facts = os.fstat(file.fileno())
+        if len(data) <= LIMIT_BYTES:
+            return data, _digest(b"file\0" + data)
+        return data, _digest(b"large %d %d\0" % (facts.st_size, facts.st_mtime_ns) + data[: LIMIT_BYTES + 1])
     except OSError as error:
         return error, _digest(f"error {error.errno}".encode())
     except ValueError:

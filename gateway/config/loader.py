@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
+from gateway.config import openapi
 from gateway.config.decode import decode
 from gateway.config.errors import Position, Problems, nearest, shown
 from gateway.config.files import FileLog
 from gateway.config.nodes import Map, Node, Scalar, Seq, parse_yaml
+from gateway.core.hold import ClaimSettings
 from gateway.core.manifest import (
     ApprovalSettings,
     DomainSettings,
@@ -22,8 +24,11 @@ from gateway.core.manifest import (
     Manifest,
     SecretSettings,
     SinkSettings,
+    SuspendSettings,
     ToolSettings,
 )
+from gateway.core.openapi import Document
+from gateway.core.policy import RuleSettings
 from gateway.core.watchdog import WatchdogSettings
 
 __all__ = ["SHIPPED", "Entry", "Loaded", "load_files"]
@@ -32,7 +37,7 @@ SHIPPED: Final = "seawall:"
 """An include that begins so is one of the files that come with Seawall: `seawall:policies/external.yaml`."""
 
 _SUFFIXES: Final = (".yaml", ".yml")
-SECTIONS: Final = ("tools", "domains", "secrets", "approvals", "gates", "incidents")
+SECTIONS: Final = ("tools", "domains", "secrets", "approvals", "gates", "incidents", "suspend", "claims", "rules")
 _PACKAGE: Final = Path(__file__).resolve().parent.parent
 
 T = TypeVar("T")
@@ -53,7 +58,8 @@ class Entry(Generic[T]):
 
 @dataclass(slots=True)
 class Loaded:
-    """Everything that the files say. `names` also holds names whose settings were refused."""
+    """Everything that the files say. `names` also holds names whose settings were refused; `documents` are tools' OpenAPI
+    documents, by tool, each with a digest of its file."""
 
     tools: dict[str, Entry[ToolSettings]] = field(default_factory=dict)
     domains: dict[str, Entry[DomainSettings]] = field(default_factory=dict)
@@ -62,6 +68,10 @@ class Loaded:
     gates: dict[str, Entry[GateSettings]] = field(default_factory=dict)
     incidents: dict[str, Entry[SinkSettings]] = field(default_factory=dict)
     watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
+    documents: dict[str, tuple[bytes, Document]] = field(default_factory=dict)
+    suspend: dict[str, Entry[SuspendSettings]] = field(default_factory=dict)
+    claims: dict[str, Entry[ClaimSettings]] = field(default_factory=dict)
+    rules: dict[str, Entry[RuleSettings]] = field(default_factory=dict)
     names: dict[str, dict[str, Position]] = field(default_factory=lambda: {section: {} for section in SECTIONS})
 
 
@@ -69,6 +79,7 @@ def load_files(path: Path, files: FileLog, problems: Problems) -> Loaded:
     """Read a manifest; what is wrong goes to `problems`."""
     loader = _Loader(files, problems)
     loader.load(path, Position(str(path)), ())
+    loader.read_documents()
     return loader.loaded
 
 
@@ -119,6 +130,24 @@ class _Loader:
         self._section(node, path, "approvals", ApprovalSettings, self.loaded.approvals)
         self._section(node, path, "gates", GateSettings, self.loaded.gates)
         self._section(node, path, "incidents", SinkSettings, self.loaded.incidents)
+        self._section(node, path, "suspend", SuspendSettings, self.loaded.suspend)
+        self._section(node, path, "claims", ClaimSettings, self.loaded.claims)
+        self._section(node, path, "rules", RuleSettings, self.loaded.rules)
+
+    def read_documents(self) -> None:
+        for name, entry in self.loaded.tools.items():
+            if entry.settings.openapi is None:
+                continue
+            path = entry.folder / entry.settings.openapi
+            try:
+                data = self._files.read(path, openapi.LIMIT_BYTES)
+                self.loaded.documents[name] = openapi.document_of(data)
+            except OSError as error:
+                reason = error.strerror or "it cannot be read"
+                problem = f"cannot read `{shown(str(path), 500)}`: {reason}"
+                self._problems.add(entry.at("openapi"), problem, "name a file beside the manifest")
+            except openapi.DocumentProblem as error:
+                self._problems.add(entry.at("openapi"), f"`{shown(path.name)}`: {error}")
 
     def _watchdog(self, settings: WatchdogSettings, here: Position) -> None:
         if self._watchdog_at is not None:

@@ -11,7 +11,7 @@ Source: RFC 3986 sections 2.1 and 3.3, RFC 9110 sections 5.1 and 5.5, WHATWG URL
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, quote_plus
@@ -38,6 +38,9 @@ _OWN_FIELDS: Final = frozenset({
 _LITERAL_PATH = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*")
 _LITERAL_QUERY = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_UNRESERVED = re.compile(r"[A-Za-z0-9_.~-]*")
+"""What needs no percent-encoding anywhere (RFC 3986 section 2.3)."""
+
 _OUTSIDE_A_SEGMENT = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 
@@ -143,7 +146,7 @@ class _Compiler:
         segments = _split_segments(path)
         if any(_is_dots(parts) for parts in segments) or any(not parts for parts in segments[:-1]):
             self._fail(here, "the path holds `.`, `..` or an empty segment", "write the path it stands for")
-        return _Line(method, segments, query)
+        return _Line(method, _joined(segments), query)
 
     def pairs(self, pairs: Mapping[str, str], key: str) -> tuple[tuple[str, tuple[Part, ...]], ...]:
         return tuple((name, self.parts(text, (key, name))) for name, text in pairs.items())
@@ -220,11 +223,26 @@ def _split_segments(path: tuple[Part, ...]) -> tuple[tuple[Part, ...], ...]:
     return tuple(map(tuple, segments[1:]))
 
 
+def _joined(segments: Iterable[tuple[Part, ...]]) -> tuple[tuple[Part, ...], ...]:
+    """Return the segments with each stretch of fixed ones as a single text: they are bound on every call."""
+    joined: list[tuple[Part, ...]] = []
+    for parts in segments:
+        fixed = parts[0] if len(parts) == 1 and isinstance(parts[0], str) else None
+        before = joined[-1][0] if joined and len(joined[-1]) == 1 else None
+        if fixed is not None and isinstance(before, str):
+            joined[-1] = (f"{before}/{fixed}",)
+        else:
+            joined.append(parts)
+    return tuple(joined)
+
+
 def _is_dots(parts: tuple[Part, ...]) -> bool:
     return len(parts) == 1 and isinstance(parts[0], str) and parts[0].lower().replace("%2e", ".") in (".", "..")
 
 
 def _segment(parts: tuple[Part, ...], env: Environment) -> str:
+    if len(parts) == 1 and isinstance(parts[0], str):
+        return parts[0]  # that it is no dots was seen when it was compiled
     segment = ""
     for part in parts:
         if isinstance(part, str):
@@ -253,6 +271,8 @@ def _encoded(parts: tuple[Part, ...], env: Environment) -> str:
 
 
 def _quoted(text: str, source: str) -> str:
+    if _UNRESERVED.fullmatch(text):
+        return text
     try:
         return quote(text, safe="")
     except UnicodeEncodeError:

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import json
 import re
+import struct
+from functools import lru_cache
 from hashlib import blake2b
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import orjson
 
-__all__ = ["action_digest", "canonical_body", "digests", "fingerprint", "is_json", "media_type"]
+__all__ = ["Digests", "action_digest", "ambiguity", "canonical_body", "digests", "fingerprint", "is_json", "media_type"]
 
 DIGEST_BYTES: Final = 16
 """128 bits: collisions are out of reach within one run, which is the only place where digests are compared."""
@@ -29,10 +31,13 @@ CANONICAL_LIMIT_BYTES: Final = 256 << 10
 _STRING = re.compile(rb'"(?:[^"\\]|\\.|\\\Z)*+(?:"|\Z)', re.DOTALL)
 """Ends at the end of the text too, so that an unclosed string costs one scan and not one a quote."""
 
+_LENGTHS: Final = struct.Struct(">4Q").pack
+
 _SHAPES: Final = bytes(0x39 if 0x30 <= byte < 0x3A else 0x2E if byte in b".eE" else 0x20 for byte in range(256))
 """Digits to 9, what follows the digits of a float to a full stop, all else to a space."""
 
 
+@lru_cache(maxsize=256)
 def media_type(content_type: str) -> str:
     """Return the lower-case media type without its parameters."""
     return content_type.partition(";")[0].strip().lower()
@@ -81,16 +86,48 @@ def _looks_lossy(text: bytes) -> bool:
     return b"9." in shape or b"9999999999999999" in shape or b"-0" in text
 
 
-def digests(operation: str, method: str, target: str, content_type: str, body: bytes) -> tuple[bytes, bytes]:
+class Digests(NamedTuple):
+    """The digests of one call. `is_canonical`: its body was found to be JSON that everybody reads in the same way."""
+
+    action: bytes
+    fingerprint: bytes
+    is_canonical: bool
+
+
+def digests(operation: str, method: str, target: str, content_type: str, body: bytes) -> Digests:
     """Return `action_digest` and `fingerprint` of one call, for the price of one look at its body."""
     verb, raw, canonical = method.encode(), _bytes(target), canonical_body(content_type, body)
     kind = media_type(content_type).encode()
-    return _digest(operation.encode(), verb, raw, canonical), _digest(verb, raw, kind, canonical)
+    return Digests(
+        _digest(operation.encode(), verb, raw, canonical), _digest(verb, raw, kind, canonical), canonical is not body
+    )
 
 
-def _digest(*parts: bytes) -> bytes:
+def ambiguity(text: bytes) -> str | None:
+    """Return what makes JSON mean one thing to one reader and another to the next, as a clause, or None.
+
+    That is a key that occurs twice in an object: some readers take the first value, some the last, so what is decided on
+    could differ from what is done. Text that is no JSON is ambiguous to nobody. Nesting that is too deep to be looked
+    through counts as ambiguous.
+
+    Source: RFC 8259 section 4 ("unpredictable"); RFC 7493 section 2.3 (I-JSON).
+    """
+    try:
+        _STRICT.decode(text.decode())
+    except _Repeated as repeated:
+        return f"the key {repeated.args[0][:60]!r} occurs twice in one object"
+    except RecursionError:
+        return "it is nested too deeply to be looked through"
+    except ValueError:
+        return None
+    return None
+
+
+def _digest(a: bytes, b: bytes, c: bytes, d: bytes) -> bytes:
+    """Each part with its length in front, so that no two lists of parts look alike."""
+    lengths = _LENGTHS(len(a), len(b), len(c), len(d))
     return blake2b(
-        b"".join([piece for part in parts for piece in (len(part).to_bytes(8, "big"), part)]), digest_size=DIGEST_BYTES
+        b"".join((lengths[:8], a, lengths[8:16], b, lengths[16:24], c, lengths[24:], d)), digest_size=DIGEST_BYTES
     ).digest()
 
 
@@ -105,8 +142,21 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return unique
 
 
+class _Repeated(ValueError):
+    """A key occurs twice."""
+
+
+def _strict(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
+        seen: set[str] = set()
+        raise _Repeated(next(name for name, _ in pairs if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
+    return unique
+
+
 def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse)
+_STRICT: Final = json.JSONDecoder(object_pairs_hook=_strict)

@@ -22,6 +22,8 @@ from gateway.core.manifest import Tier
 from gateway.core.routing import SAFE_METHODS
 
 __all__ = [
+    "DOES",
+    "SEARCHES",
     "DraftOperation",
     "DraftTool",
     "Guess",
@@ -31,6 +33,7 @@ __all__ = [
     "pairs_of_requests",
     "render",
     "slug",
+    "words",
 ]
 
 OPPOSITES: Final[tuple[tuple[str, str], ...]] = (
@@ -40,10 +43,10 @@ OPPOSITES: Final[tuple[tuple[str, str], ...]] = (
     ("pin", "unpin"), ("publish", "unpublish"), ("suspend", "resume"), ("pause", "resume"), ("authorize", "void"),
     ("book", "cancel"), ("create", "cancel"), ("register", "deregister"), ("register", "unregister"), ("mute", "unmute"),
     ("join", "leave"), ("freeze", "unfreeze"), ("assign", "unassign"), ("grant", "revoke"), ("mount", "unmount"),
-    ("link", "unlink"), ("put", "delete"), ("insert", "delete"), ("upload", "delete"),
+    ("link", "unlink"), ("put", "delete"), ("add", "delete"), ("insert", "delete"), ("upload", "delete"),
 )  # fmt: skip
 _UNDO: Final = ("cancel", "void", "release", "revoke", "undo", "withdraw", "terminate", "close")
-_DOES: Final = frozenset(
+DOES: Final = frozenset(
     [
         "send",
         "trigger",
@@ -78,7 +81,7 @@ _DOES: Final = frozenset(
         "logout",
     ]
 )
-_SEARCHES: Final = frozenset(
+SEARCHES: Final = frozenset(
     [
         "search",
         "query",
@@ -118,12 +121,14 @@ class DraftOperation:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A proposal: `name` may be undone by `undo`, with this request as compensator."""
+    """A proposal: `name` may be undone by `undo`, with this request (and these members of its JSON) as compensator; without
+    a request a person has to write one."""
 
     name: str
     undo: str
     request: str
     reason: str
+    arguments: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +162,7 @@ def guess(method: str, name: str, path: str = "") -> Guess:
     """Return what an HTTP operation may be taken for. `name` is its identifier, `path` its template."""
     said = words(name)
     last = words(path.rstrip("/").rpartition("/")[2]) if "{" not in path.rpartition("/")[2] else []
-    does = next((word for word in (*said[:1], *last) if word in _DOES), None)
+    does = next((word for word in (*said[:1], *last) if word in DOES), None)
     if method in SAFE_METHODS:
         if does is None:
             return Guess(Tier.READ, f"{method} is safe (RFC 9110)")
@@ -166,7 +171,7 @@ def guess(method: str, name: str, path: str = "") -> Guess:
         return Guess(Tier.PIVOT, "undecided: what is deleted may be gone for good")
     if method == "PUT":
         return Guess(Tier.PIVOT, "undecided: what it replaces would have to be known to undo it")
-    searches = next((word for word in (*said[:1], *last) if word in _SEARCHES), None)
+    searches = next((word for word in (*said[:1], *last) if word in SEARCHES), None)
     if searches is not None:
         return Guess(Tier.PIVOT, f"undecided: `{searches}` sounds like a read; if it has no effect, declare it `read`")
     return Guess(Tier.PIVOT, f"undecided: {method} changes something, and nothing says how it is undone")
@@ -280,15 +285,23 @@ def render(tool: DraftTool, source: str) -> str:
         lines.append(_line(one.name, one.match, one.guess.tier.value, one.guess.reason))
         if one.name in pairs:
             pair = pairs[one.name]
-            undone = f", compensator: {_text(pair.request)}"
             lines.append(f"      # PROPOSAL undone by {pair.undo}: {_comment(pair.reason)}")
-            lines.append("      # " + _line(one.name, one.match, "compensable" + undone, "").strip())
+            if pair.request:
+                undone = f", compensator: {_compensator(pair)}"
+                lines.append("      # " + _line(one.name, one.match, "compensable" + undone, "").strip())
     return "\n".join(lines) + "\n"
 
 
 def _line(name: str, match: str, tier: str, reason: str) -> str:
     line = f"      {name}: {{match: {_text(match)}, tier: {tier}}}"
     return f"{line}  # {_comment(reason)}" if reason else line
+
+
+def _compensator(pair: Pair) -> str:
+    if not pair.arguments:
+        return _text(pair.request)
+    members = ", ".join(f"{_text(name)}: {_text(value)}" for name, value in pair.arguments)
+    return f"{{request: {_text(pair.request)}, json: {{{members}}}}}"
 
 
 def _text(text: str) -> str:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import orjson
@@ -19,7 +19,7 @@ import orjson
 from gateway.core.canonical import is_json, media_type
 from gateway.core.message import Headers
 
-__all__ = ["EVALUATED_LIMIT", "request_env", "response_env"]
+__all__ = ["EVALUATED_LIMIT", "Lazily", "Seen", "request_env", "response_env"]
 
 EVALUATED_LIMIT: Final = 1024 * 1024
 """Expressions see bodies up to this many bytes; of larger ones they see none."""
@@ -33,7 +33,7 @@ _FIELDS_LIMIT: Final = 1_000
 
 def request_env(
     method: str, target: str, headers: Headers, body: bytes, params: Mapping[str, str] | None = None
-) -> dict[str, object]:
+) -> Seen:
     """Return `request` for expressions.
 
     Args:
@@ -44,29 +44,75 @@ def request_env(
         params: values of the matched template's segments, decoded.
     """
     path, _, query = target.partition("?")
-    fields = _headers(headers)
-    content_type = fields.get("content-type", "")
-    return {
-        "method": method,
-        "path": path,
-        "query": _pairs(query),
-        "headers": fields,
-        "params": dict(params or {}),
-        "json": _json(content_type, body),
-        "form": _pairs(body.decode("latin-1")) if media_type(content_type) == _FORM else None,
-        "text": _text(body),
-    }
+    made = Seen(_REQUEST, headers, body, query)
+    made["method"], made["path"], made["params"] = method, path, dict(params or {})
+    return made
 
 
-def response_env(status: int, headers: Headers, body: bytes) -> dict[str, object]:
+def response_env(status: int, headers: Headers, body: bytes) -> Seen:
     """Return `response` for expressions. `body` is the whole body without content coding, or b""."""
-    fields = _headers(headers)
-    return {
-        "status": status,
-        "headers": fields,
-        "json": _json(fields.get("content-type", ""), body),
-        "text": _text(body),
-    }
+    made = Seen(_RESPONSE, headers, body)
+    made["status"] = status
+    return made
+
+
+class Lazily(dict[str, object]):
+    """Names for expressions, each made when somebody looks at it: most look at one.
+
+    Subscripts and `whole` see every name; what else a dict can do sees those made so far.
+    """
+
+    __slots__ = ("_makers",)
+
+    def __init__(self, makers: Mapping[str, Callable[[Any], object]]) -> None:
+        super().__init__()
+        self._makers = makers
+
+    def __missing__(self, name: str) -> object:
+        made = self[name] = self._makers[name](self)
+        return made
+
+    def whole(self) -> dict[str, object]:
+        """Return a plain dict with every name, all the way down."""
+        for name in self._makers:
+            self[name]
+        return {name: value.whole() if isinstance(value, Lazily) else value for name, value in self.items()}
+
+
+class Seen(Lazily):
+    """A message as expressions see it."""
+
+    __slots__ = ("_body", "_headers", "_query")
+
+    def __init__(
+        self, makers: Mapping[str, Callable[[Any], object]], headers: Headers, body: bytes, query: str = ""
+    ) -> None:
+        super().__init__(makers)
+        self._headers = headers
+        self._body = body
+        self._query = query
+
+    def _content_type(self) -> str:
+        return ", ".join(
+            value.decode("latin-1")
+            for name, value in self._headers
+            if len(name) == 12 and name.lower() == b"content-type"
+        )
+
+    def _form(self) -> dict[str, str] | None:
+        return _pairs(self._body.decode("latin-1")) if media_type(self._content_type()) == _FORM else None
+
+
+_RESPONSE: Final[Mapping[str, Callable[[Any], object]]] = {
+    "headers": lambda seen: _headers(seen._headers),
+    "json": lambda seen: _json(seen._content_type(), seen._body),
+    "text": lambda seen: _text(seen._body),
+}
+_REQUEST: Final[Mapping[str, Callable[[Any], object]]] = {
+    **_RESPONSE,
+    "query": lambda seen: _pairs(seen._query),
+    "form": Seen._form,
+}
 
 
 def _headers(headers: Headers) -> dict[str, str]:

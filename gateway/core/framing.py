@@ -9,14 +9,13 @@ Source: RFC 9112 sections 6.1 to 6.3; RFC 9110 sections 6.4.1, 8.6, 9.3.2, 15.3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gateway.core.message import Headers, first_header
+from gateway.core.value import frozen
 
 __all__ = ["Framing", "frame_answer"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Framing:
     """The header fields with the right framing among them, and what it means for the writer."""
 

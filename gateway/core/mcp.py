@@ -34,6 +34,7 @@ __all__ = [
     "Kind",
     "Malformed",
     "Message",
+    "elements",
     "error_message",
     "members",
     "notification",
@@ -53,7 +54,12 @@ HEADER_MISMATCH: Final = -32020
 MISSING_CAPABILITY: Final = -32021
 UNSUPPORTED_VERSION: Final = -32022
 
-_DECODER: Final = json.JSONDecoder()
+
+def _no_constant(text: str) -> object:
+    raise ValueError(f"{text} is no JSON")
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant)
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 BATCH_LIMIT: Final = 64
 
@@ -121,12 +127,12 @@ def parse_batch(data: bytes | str) -> list[Message] | Message:
     if not text.lstrip(" \t\r\n").startswith("["):
         return _message(*_object(text))
     try:
-        items = json.loads(text)
+        items = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise Malformed(PARSE_ERROR, "the body is not JSON") from error
     if not items or len(items) > BATCH_LIMIT:
         raise Malformed(INVALID_REQUEST, f"a batch holds 1 to {BATCH_LIMIT} messages")
-    return [_message(*_object(item)) for item in _elements(text)]
+    return [_message(*_object(item)) for item in elements(text)]
 
 
 def members(text: str) -> dict[str, tuple[str, object]]:
@@ -265,7 +271,7 @@ def _usable(found: dict[str, tuple[str, object]], raw_id: str) -> str:
 
 def _is_json(text: str) -> bool:
     try:
-        json.loads(text)
+        json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return False
     return True
@@ -275,7 +281,8 @@ def _reason(error: ValueError) -> str:
     return error.msg if isinstance(error, json.JSONDecodeError) else str(error)
 
 
-def _elements(text: str) -> list[str]:
+def elements(text: str) -> list[str]:
+    """Return the texts of the elements of a JSON array, which must not be empty."""
     place, found = _skip(text, text.index("[") + 1), []
     while True:
         _, end = _DECODER.raw_decode(text, place)

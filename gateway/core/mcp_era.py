@@ -37,11 +37,13 @@ __all__ = [
     "LEGACY",
     "LOG_LEVEL",
     "MODERN",
+    "REMOVED",
     "SERVER_INFO",
     "SUBSCRIPTION",
     "VERSION",
     "Objection",
     "check_envelope",
+    "check_named",
     "decoded_value",
     "encoded_value",
     "for_legacy",
@@ -68,8 +70,24 @@ SUBSCRIPTION: Final = _PREFIX + "subscriptionId"
 ENVELOPE: Final = frozenset({VERSION, CAPABILITIES, CLIENT_INFO, LOG_LEVEL})
 """What a stateless request says of its sender; each leg has its own."""
 
-NAMES: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+NAMES: Final = {
+    "tools/call": "name", "prompts/get": "name", "resources/read": "uri",
+    "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId",
+}  # fmt: skip
 """The member of `params` that `Mcp-Name` repeats."""
+
+REMOVED: Final = frozenset(
+    {
+        "ping",
+        "initialize",
+        "logging/setLevel",
+        "resources/subscribe",
+        "resources/unsubscribe",
+        "tasks/result",
+        "tasks/list",
+    }
+)
+"""Methods of the handshake era that the stateless one does not have."""
 
 CACHEABLE: Final = frozenset(
     {"tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read", "server/discover"}
@@ -79,6 +97,7 @@ _STATUS: Final = {
     -32700: 400, -32600: 400, -32602: 400, HEADER_MISMATCH: 400, -32021: 400, UNSUPPORTED_VERSION: 400, -32601: 404,
 }  # fmt: skip
 _ENCODED: Final = re.compile(r"=\?base64\?(.*)\?=")
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PLAIN: Final = re.compile(r"[\x20-\x7e]*")
 _ROUTING: Final = frozenset({b"mcp-protocol-version", b"mcp-method", b"mcp-name"})
 
@@ -167,13 +186,44 @@ def named(schema: object, arguments: object) -> Headers:
         if value is None or not isinstance(inner, Mapping):
             continue
         token = inner.get("x-mcp-header")
-        if isinstance(token, str) and re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", token):
+        if isinstance(token, str) and _TOKEN.fullmatch(token):
             text = str(value).lower() if isinstance(value, bool) else str(value)
             if isinstance(value, str | int | float):
                 headers.append((f"Mcp-Param-{token}".encode(), encoded_value(text).encode()))
         else:
             headers += named(inner, value)
     return tuple(headers)
+
+
+def check_named(headers: Headers, schema: object, arguments: object) -> Objection | None:
+    """Return what is wrong with the `Mcp-Param-…` headers of a stateless call, or None: each says what the argument says for
+    which the tool's schema names it, and is there exactly if the argument is.
+
+    Source: SEP-2243, "Custom headers from tool parameters".
+    """
+    wanted = {name.lower(): value for name, value in named(schema, arguments)}
+    for token in _tokens(schema):
+        name = f"mcp-param-{token}".lower().encode()
+        said = [value.strip(b" \t").decode("latin-1") for field, value in headers if field.lower() == name]
+        value = wanted.get(name)
+        meant = None if value is None else decoded_value(value.decode("ascii"))
+        if len(said) > 1 or [decoded_value(one) for one in said] != ([] if value is None else [meant]):
+            return Objection(
+                HEADER_MISMATCH, f"the header Mcp-Param-{token} is missing, or says otherwise than the argument"
+            )
+    return None
+
+
+def _tokens(schema: object) -> list[str]:
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    found: list[str] = []
+    for inner in properties.values() if isinstance(properties, Mapping) else ():
+        token = inner.get("x-mcp-header") if isinstance(inner, Mapping) else None
+        if isinstance(token, str) and _TOKEN.fullmatch(token):
+            found.append(token)
+        elif token is None:
+            found += _tokens(inner)
+    return found
 
 
 def encoded_value(text: str) -> str:

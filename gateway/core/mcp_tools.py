@@ -62,6 +62,12 @@ class Definition:
         return sha256(_dumped(pinned).encode()).hexdigest()
 
     @property
+    def is_task_alone(self) -> bool:
+        """Whether its server takes calls of it as tasks only (2025-11-25)."""
+        execution = self.value.get("execution")
+        return isinstance(execution, Mapping) and execution.get("taskSupport") == "required"
+
+    @property
     def schema(self) -> object:
         """What its arguments look like."""
         return self.value.get("inputSchema")
@@ -147,7 +153,16 @@ def operation_of(tool: ToolSpec, name: str, definition: Definition | None) -> Op
         return declared
     tier = tier_of(None if definition is None else definition.value.get("annotations"))
     timeouts: TimeoutSettings = declared.timeouts
-    return Operation(name=f"tool:{name}", tier=tier, timeouts=timeouts, source=f"CALL {name}", is_declared=False)
+    reads = (one for one in tool.operations.values() if one.is_read and not one.is_declared)
+    like = next(reads, declared) if tier is Tier.READ else declared
+    return Operation(
+        name=f"tool:{name}",
+        tier=tier,
+        timeouts=timeouts,
+        source=f"CALL {name}",
+        is_declared=False,
+        rules=like.rules,
+    )
 
 
 @dataclass(frozen=True, slots=True)

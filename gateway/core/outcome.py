@@ -13,16 +13,17 @@ Source: App-vNext/Polly `Outcome` (errors as values); Garcia-Molina & Salem 1987
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gateway.core.codes import Code, Directive, Dispatched
 from gateway.core.fault import Fault
 from gateway.core.message import Reply
+from gateway.core.value import frozen
 
 __all__ = ["Failed", "InDoubt", "Outcome", "Refusal", "Rejected", "Success"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Refusal:
     """A refusal before it becomes problem JSON.
 
@@ -49,7 +50,7 @@ class Refusal:
     extra: Mapping[str, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Success:
     """The tool did it; `reply` is its answer. `is_replay` marks one that was delivered from the journal."""
 
@@ -57,14 +58,14 @@ class Success:
     is_replay: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Rejected:
     """We refused. Nothing was sent."""
 
     refusal: Refusal
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Failed:
     """Certainly no effect.
 
@@ -81,7 +82,7 @@ class Failed:
     retry_after_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class InDoubt:
     """Sent, effect unknown.
 

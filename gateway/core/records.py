@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, field, fields
+from functools import lru_cache
 from typing import Any
 
 import orjson
 
 from gateway.core.message import Headers
 from gateway.core.tool import BoundRequest
+from gateway.core.value import frozen
 
 __all__ = [
     "ApprovalDecided",
@@ -30,10 +32,13 @@ __all__ = [
     "ContentBlocked",
     "GatePassed",
     "IncidentAcknowledged",
+    "LeaseEnded",
+    "LeaseTaken",
     "LoopInterrupted",
     "MetricsReported",
     "NoticesDelivered",
     "PlanAdopted",
+    "PolicyObserved",
     "ReadObserved",
     "ReadsObserved",
     "Record",
@@ -75,7 +80,7 @@ class UnknownRecord(ValueError):
     """A record of a kind or shape that this release does not know: written by a newer one, or damaged."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RecordedReply:
     """A tool's answer as the journal keeps it, so that it can be delivered again.
 
@@ -112,7 +117,7 @@ class RecordedReply:
         return self.text.encode() if self.text is not None else base64.b64decode(self.base64 or "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RecordedRequest:
     """What was sent, as far as sending it again needs: no credentials, since only known harmless fields are kept.
 
@@ -128,9 +133,7 @@ class RecordedRequest:
     @classmethod
     def of(cls, headers: Headers, params: Mapping[str, str], body: bytes | str | None) -> RecordedRequest:
         """Return the record of a request; `body` is its bytes, or the name of a kept body, or None without one."""
-        pairs = [
-            [name.decode("latin-1"), value.decode("latin-1")] for name, value in headers if is_recordable(name.lower())
-        ]
+        pairs = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in headers if is_recordable(name)]
         kept = dict(params)
         if body is None or isinstance(body, str):
             return cls(headers=pairs, params=kept, blob=body)
@@ -156,12 +159,14 @@ _RECORDED_FIELDS = frozenset({
 })  # fmt: skip
 
 
+@lru_cache(maxsize=1024)
 def is_recordable(name: bytes) -> bool:
-    """Whether a request field (name in lower case) may be written down: it has a meaning and can hold no secret."""
+    """Whether a request field may be written down: it has a meaning and can hold no secret."""
+    name = name.lower()
     return name in _RECORDED_FIELDS or name.endswith(b"-version")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TrajectoryOpened:
     """The run began. Implicit runs were named by nobody and close themselves.
 
@@ -178,7 +183,7 @@ class TrajectoryOpened:
     budget: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StepIntended:
     """A call is about to leave. Durable before it does.
 
@@ -211,7 +216,7 @@ class StepIntended:
     approval: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StepCommitted:
     """The tool did it. Durable, with the bound compensator, before the agent sees the answer.
 
@@ -232,7 +237,7 @@ class StepCommitted:
     leak: tuple[str, float, float, str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StepFailed:
     """Certainly no effect: never sent, proven absent, or the tool said no.
 
@@ -250,7 +255,7 @@ class StepFailed:
     answer: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StepInDoubt:
     """Sent, and the effect is unknown."""
 
@@ -260,7 +265,7 @@ class StepInDoubt:
     status: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReadObserved:
     """A read went through; written lazily, for the audit."""
 
@@ -272,7 +277,7 @@ class ReadObserved:
     status: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReadsObserved:
     """Several reads went through: each with the fields of a `ReadObserved`, in their order, and when (UTC milliseconds).
 
@@ -282,14 +287,41 @@ class ReadsObserved:
     reads: list[tuple[str, str, str, str, str, int | None, int]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RefusalsObserved:
     """Calls that we refused since the last such record: [code, tool, operation, how many]."""
 
     refusals: list[tuple[str, str, str, int]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
+class PolicyObserved:
+    """What rules decided about calls since the last such record, or would have (in shadow): [rule, effect, operation,
+    in shadow, how many]."""
+
+    decisions: list[tuple[str, str, str, bool, int]]
+
+
+@frozen
+class LeaseTaken:
+    """The run has a credential for a tool, until then at the latest (UTC milliseconds). Its secret is written nowhere."""
+
+    lease: str
+    tool: str
+    kind: str
+    until: int
+
+
+@frozen
+class LeaseEnded:
+    """The credential is good for nothing any more."""
+
+    lease: str
+    tool: str
+    why: str
+
+
+@frozen
 class UnwindingStarted:
     """From here no forward step is admitted; what was done is undone, last first, down to the savepoint if one is named."""
 
@@ -298,7 +330,7 @@ class UnwindingStarted:
     savepoint: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SavepointTaken:
     """A place to rewind to: what is intended after it can be undone without undoing what was intended before.
 
@@ -310,14 +342,14 @@ class SavepointTaken:
     since: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TrajectoryRewound:
     """Everything after the savepoint is undone; the run goes on from there."""
 
     savepoint: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RecoveryFailed:
     """Settling or undoing broke off on something unforeseen. Counted until anything succeeds; the third freezes."""
 
@@ -325,7 +357,7 @@ class RecoveryFailed:
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CompensationIntended:
     """A compensator is about to leave. Durable before it does; the key is the same for every attempt.
 
@@ -339,7 +371,7 @@ class CompensationIntended:
     round: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CompensationCompleted:
     """The step is undone; `is_proven` if a probe found its effect gone."""
 
@@ -348,7 +380,7 @@ class CompensationCompleted:
     is_proven: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CompensationSkipped:
     """There was nothing to undo, or nothing that could be: the reason names which, and `is_residue` says so."""
 
@@ -357,7 +389,7 @@ class CompensationSkipped:
     is_residue: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CompensationRefused:
     """The tool refused the compensator for good, or its budget is spent."""
 
@@ -367,19 +399,19 @@ class CompensationRefused:
     status: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TrajectoryAborted:
     """Everything that could be undone is undone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TrajectoryCommitted:
     """The run is over and stays done."""
 
     by: str = "agent"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TrajectoryFrozen:
     """Nothing more happens in this run until a person decides. `incident` is its class, `step` the one it is about."""
 
@@ -389,7 +421,7 @@ class TrajectoryFrozen:
     by: str = "gateway"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TrajectoryClosing:
     """No more steps: what is staged or deferred is finished, then the run is committed. There is no way back."""
 
@@ -399,7 +431,7 @@ class TrajectoryClosing:
 # --- the gate in front of a pivot
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ApprovalRequested:
     """A call waits for people. They decide on exactly this: another argument, or another address, is another call.
 
@@ -433,7 +465,7 @@ class ApprovalRequested:
     approvers: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ApprovalDecided:
     """One person decided: `approve` or `reject`. The vote that completes it carries until when it may be used."""
 
@@ -444,14 +476,14 @@ class ApprovalDecided:
     use_until: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ApprovalExpired:
     """Nobody decided in time, or the approval was not used in time: denied."""
 
     approval: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GatePassed:
     """Every gate of an action let it pass, on the run as it was: `snapshot` is the digest of all outcomes so far.
 
@@ -465,7 +497,7 @@ class GatePassed:
     gates: list[list[str]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlanAdopted:
     """The run follows this plan: [{id, tool, operation, tier, phase, needs}] in order."""
 
@@ -475,7 +507,7 @@ class PlanAdopted:
 # --- past the pivot
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StepStaged:
     """An irreversible call is kept until the pivot commits. Its step is released then, or dropped with the run."""
 
@@ -496,14 +528,14 @@ class StepStaged:
     delivered: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StepReleased:
     """A staged or deferred step is about to leave (again). Durable before it does."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StepDeferred:
     """A step past the pivot certainly had no effect yet, and must have it: it will be tried again."""
 
@@ -516,7 +548,7 @@ class StepDeferred:
 # --- people
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class IncidentAcknowledged:
     """Somebody looks after it."""
 
@@ -524,7 +556,7 @@ class IncidentAcknowledged:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TrajectoryReleased:
     """A person lets a frozen run go on, in phase `to`; its incident is resolved."""
 
@@ -533,7 +565,7 @@ class TrajectoryReleased:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TrajectoryClosed:
     """A person ended a frozen run as it is; its incident is resolved."""
 
@@ -541,7 +573,7 @@ class TrajectoryClosed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StepResolved:
     """A person found out whether a step's effect is in the world: `landed` or `not_landed`."""
 
@@ -551,7 +583,7 @@ class StepResolved:
     principal: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class NoticesDelivered:
     """A sink has taken every notice of this run up to a position; `is_complete`: and so have all the others."""
 
@@ -563,7 +595,7 @@ class NoticesDelivered:
 # --- circles
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LoopInterrupted:
     """A call was not sent, because with it the run went in circles.
 
@@ -584,7 +616,7 @@ class LoopInterrupted:
     times: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StateReported:
     """The state of the world after a change, as a hash (16 hexadecimal digits), and who says so."""
 
@@ -592,7 +624,7 @@ class StateReported:
     source: str = "agent"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MetricsReported:
     """Figures of progress; larger is better."""
 
@@ -602,7 +634,7 @@ class MetricsReported:
 # --- blocked content
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ContentBlocked:
     """A tool's content filter said no to an action (its digest): it is not sent again in this run."""
 
@@ -614,14 +646,14 @@ class ContentBlocked:
 # --- budgets
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BudgetTightened:
     """Caps of the run that are lower from here on, or new."""
 
     caps: dict[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class UsageReported:
     """The run spent so much more: what `source` (agent, gateway) knows of. A report that carries a name counts once."""
 
@@ -633,7 +665,7 @@ class UsageReported:
 # --- tasks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TaskAccepted:
     """The run is that of a task packet. `digest` tells the packet from another one."""
 
@@ -641,7 +673,7 @@ class TaskAccepted:
     digest: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TaskEnded:
     """How the task ended, as whoever did it says: status, artifact_ref, artifacts, next_stage_hint, error."""
 
@@ -657,6 +689,9 @@ Record = (
     | ReadObserved
     | ReadsObserved
     | RefusalsObserved
+    | PolicyObserved
+    | LeaseTaken
+    | LeaseEnded
     | UnwindingStarted
     | SavepointTaken
     | TrajectoryRewound
@@ -729,6 +764,8 @@ def decode(kind: str, data: bytes) -> Record:
             known["reads"] = [tuple(read) for read in known["reads"]]
         elif cls is RefusalsObserved:
             known["refusals"] = [tuple(refusal) for refusal in known["refusals"]]
+        elif cls is PolicyObserved:
+            known["decisions"] = [tuple(decision) for decision in known["decisions"]]
         if known.get("compensator") is not None:
             bound = known["compensator"]
             known["compensator"] = BoundRequest(**{**bound, "headers": tuple(map(tuple, bound["headers"]))})

@@ -58,8 +58,10 @@ from gateway.core.records import (
 )
 from gateway.core.tool import BoundRequest, Operation
 from gateway.core.trajectory import Phase, Step, StepState, Trajectory
+from gateway.core.value import frozen
 
 __all__ = [
+    "QUARANTINED",
     "Abort",
     "Begin",
     "Command",
@@ -92,6 +94,9 @@ __all__ = [
 ]
 
 
+QUARANTINED = "QUARANTINED"
+"""Class of the incident of a run that is quarantined."""
+
 # --- commands -------------------------------------------------------------------------------------------------------
 
 
@@ -108,7 +113,7 @@ class Open:
     budget: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Begin:
     """Take a step, or stage it where its operation says so.
 
@@ -396,6 +401,12 @@ def _pivot_gate(state: Trajectory, operation: Operation) -> Refusal | None:
 
 
 def _frozen(state: Trajectory) -> Refusal:
+    if state.incident == QUARANTINED:
+        return Refusal(
+            code=Code.QUARANTINED,
+            detail=f"Run {state.id} is quarantined: {state.reason} Send nothing more; an operator has to look at it.",
+            extra={"incident": state.incident},
+        )
     return Refusal(
         code=Code.TRAJECTORY_FROZEN,
         detail=f"Run {state.id} is frozen ({state.incident}): {state.reason} An operator has to decide; send nothing more.",

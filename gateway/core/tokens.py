@@ -107,6 +107,15 @@ class Tokens:
         is_right = hmac.compare_digest(_digest(text or ""), _NOBODY if entry is None else entry.digest)
         return entry if entry is not None and is_right and entry.is_good(at) else None
 
+    def is_good(self, entry: Entry, at: int) -> bool:
+        """Whether a token that was good once still is."""
+        known = self._by_id.get(entry.id)
+        return known is not None and known.digest == entry.digest and known.is_good(at)
+
+    def knows(self, name: str, at: int) -> bool:
+        """Whether an agent of that name has a good token."""
+        return any(entry.name == name and entry.scope is Scope.AGENT and entry.is_good(at) for entry in self.entries)
+
     def with_entry(self, entry: Entry) -> Tokens:
         """Return these and one more."""
         return Tokens((*self.entries, entry))

@@ -27,10 +27,13 @@ from gateway.core.records import (
     ContentBlocked,
     GatePassed,
     IncidentAcknowledged,
+    LeaseEnded,
+    LeaseTaken,
     LoopInterrupted,
     MetricsReported,
     NoticesDelivered,
     PlanAdopted,
+    PolicyObserved,
     ReadObserved,
     ReadsObserved,
     Record,
@@ -340,9 +343,9 @@ class Trajectory:
     @property
     def needs_attention(self) -> bool:
         """Whether time alone makes something due in it: approvals, notices, doubts, work past the pivot."""
-        return bool(
-            self.in_doubt or self.staged or self.deferred or self.released or self.is_closing or self.approvals
-        ) or (bool(self.incidents) and self.has_notices)
+        if self.in_doubt or self.staged or self.deferred or self.released or self.is_closing or self.approvals:
+            return True
+        return bool(self.incidents) and self.has_notices
 
     def to_undo(self) -> Counter[tuple[str, str]]:
         """Return how many committed steps of each tool and operation an abort would undo.
@@ -473,6 +476,8 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             state.reads += len(record.reads)
         case RefusalsObserved():
             state.refusals += sum(count for *_, count in record.refusals)
+        case PolicyObserved() | LeaseTaken() | LeaseEnded():
+            pass  # for the audit
         case UnwindingStarted():
             is_widened = state.phase is Phase.COMPENSATING and state.rewinding is not None and record.savepoint is None
             _expect(state, record, state.phase in (Phase.PREPARING, Phase.FROZEN) or is_widened)
@@ -560,6 +565,8 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             assert_never(never)
 
 
+_TIERS: dict[str, Tier] = {tier.value: tier for tier in Tier}
+
 OVERDUE_FAULT = "overdue"
 """The doubt of a step that ran for longer than twice its timeout."""
 
@@ -580,12 +587,16 @@ def _used(state: Trajectory, record: UsageReported) -> None:
 
 
 def _intended(state: Trajectory, record: StepIntended, at: int) -> None:
-    tier = Tier(record.tier)
-    _expect(state, record, state.phase in (Phase.PREPARING, Phase.FINALIZING))
-    _expect(state, record, record.step == len(state.steps) + 1)
-    _expect(state, record, tier is not Tier.PIVOT or state.pivot is None)
-    _delivered(state, record.delivered)
-    state.steps[record.step] = Step(
+    tier = _TIERS[record.tier]
+    is_legal = (
+        (state.phase is Phase.PREPARING or state.phase is Phase.FINALIZING)
+        and record.step == len(state.steps) + 1
+        and (tier is not Tier.PIVOT or state.pivot is None)
+    )
+    _expect(state, record, is_legal)
+    if record.delivered:
+        _delivered(state, record.delivered)
+    step = state.steps[record.step] = Step(
         number=record.step,
         tool=record.tool,
         operation=record.operation,
@@ -605,7 +616,7 @@ def _intended(state: Trajectory, record: StepIntended, at: int) -> None:
         approval=record.approval,
     )
     state.in_flight.add(record.step)
-    _known(state, state.steps[record.step])
+    _known(state, step)
     if tier is Tier.PIVOT:
         state.pivot = record.step
 

@@ -24,6 +24,7 @@ from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
 from gateway.core.mcp import (
     METHOD_NOT_FOUND,
+    UNSUPPORTED_VERSION,
     Kind,
     Malformed,
     Message,
@@ -131,9 +132,12 @@ class HttpServer:
         if self._stateless is not None:
             return self._stateless
         session = HttpSession(self, ServerFacts(version=MODERN[0], is_modern=True), client)
-        answer = await session.request(
-            "server/discover", None, Exchange(client=client), timings, has_side_effects=False
-        )
+        for _ in range(2):  # A server that refuses the version and names the same one is asked once more.
+            answer = await session.request(
+                "server/discover", None, Exchange(client=client), timings, has_side_effects=False
+            )
+            if not _is_offered(answer):
+                break
         if isinstance(answer, Broken):
             return answer
         if isinstance(answer, Reply):
@@ -395,6 +399,7 @@ class HttpSession:
             case Kind.RESPONSE:
                 return message if message.id == sent or message.id == "null" else None
             case Kind.REQUEST:
+                exchange.was_asked = True
                 task = asyncio.get_running_loop().create_task(self._ask(message, exchange))
                 self._asking.add(task)
                 task.add_done_callback(self._asking.discard)
@@ -409,7 +414,9 @@ class HttpSession:
             await self._send(result_message(message.id, "{}"))
             return
         said: Message | None
-        asks = [one.ask for one in (exchange, *self._exchanges) if one.ask is not None]
+        # A session without a client of its own is shared: a question is for the call on whose stream it came, or for nobody.
+        asked = (exchange, *self._exchanges) if self.client.nonce else (exchange,)
+        asks = [one.ask for one in asked if one.ask is not None]
         if asks:
             said = await asks[0](message.method, message.params)
         else:
@@ -502,6 +509,15 @@ def facts_of(answer: Message, version: str, *, is_modern: bool) -> ServerFacts:
         info=info if isinstance(info, Mapping) else {},
         instructions=instructions if isinstance(instructions, str) else None,
     )
+
+
+def _is_offered(answer: Answer) -> bool:
+    """Whether a server refused the version of a request, and says that it speaks it."""
+    if not isinstance(answer, Message) or answer.error is None or answer.value.get("code") != UNSUPPORTED_VERSION:
+        return False
+    data = answer.value.get("data")
+    supported = data.get("supported") if isinstance(data, Mapping) else None
+    return isinstance(supported, list) and MODERN[0] in supported
 
 
 def _is_final(answer: object) -> bool:

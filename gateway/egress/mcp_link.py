@@ -47,8 +47,11 @@ class Exchange:
         meta: members of `_meta` to send, as raw JSON.
         headers: end-to-end fields that go along where the server is reached over HTTP.
         schema: the tool's input schema, which may ask for arguments in headers.
+        needs_task: the tool says that its server takes it as a task alone.
         tell: takes a notification of the server that belongs to this request.
         ask: puts a request of the server to the agent and returns its response; None if the agent cannot be asked.
+        is_detached: whether the client is no longer waiting, and is asked otherwise than by an answer to its request.
+        was_asked: the server asked something meanwhile, so it had begun; filled in here.
         is_streamed: the server answered with a stream; filled in here.
     """
 
@@ -57,8 +60,11 @@ class Exchange:
     meta: Mapping[str, str] = field(default_factory=dict)
     headers: Headers = ()
     schema: object = None
+    needs_task: bool = False
     tell: Callable[[str, str | None], None] = _nowhere
     ask: Callable[[str, str | None], Awaitable[Message]] | None = None
+    is_detached: Callable[[], bool] = lambda: False
+    was_asked: bool = False
     is_streamed: bool = False
 
 

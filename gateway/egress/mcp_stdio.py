@@ -1,8 +1,8 @@
 """MCP servers as child processes: started when first needed, greeted, watched, and started again when they die.
 
 One process serves all agents, unless the manifest asks for one each. Requests are told apart by ids of our own, progress by
-tokens of our own. What a child asks (sampling, elicitation) goes to the agent whose request is in flight; if several are,
-nobody can say whose it is, and it is answered that the client cannot be asked.
+tokens of our own. What a child asks (sampling, elicitation) goes to the client whose requests are in flight; if several
+clients have some, nobody can say whose it is, and it is answered that the client cannot be asked.
 
 What reached a child that dies is in doubt: its pipe took the bytes. A child that dies again and again is started with
 growing pauses (full jitter); calls wait out a short pause, and are refused at once in a long one: nothing was sent.
@@ -375,11 +375,16 @@ class _Child:
         if message.method == "ping":
             await self._write(result_message(message.id, "{}"))
             return
-        asks = [waiting.exchange.ask for waiting in self._waiting.values() if waiting.exchange.ask is not None]
+        exchanges = [waiting.exchange for waiting in self._waiting.values()]
+        for exchange in exchanges:
+            exchange.was_asked = True
+        clients = {exchange.client.nonce for exchange in exchanges}
+        is_one = len(exchanges) == 1 or (len(clients) == 1 and "" not in clients)
+        ask = next((exchange.ask for exchange in exchanges if exchange.ask is not None), None)
         said: Message | None = None
-        if len(asks) == 1 and asks[0] is not None:
-            said = await asks[0](message.method, message.params)
-        elif not asks:
+        if ask is not None:
+            said = await ask(message.method, message.params) if is_one else None
+        else:
             said = await self._on_question(self._tool.name, Client(version=""), message.method, message.params)
         await self._write(
             error_message(message.id, METHOD_NOT_FOUND, "no client can be asked that just now")

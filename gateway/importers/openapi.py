@@ -13,19 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
-import orjson
-import yaml
-
+from gateway.config.openapi import LIMIT_BYTES, DocumentProblem, parse_document
 from gateway.core.draft import DraftOperation, DraftTool, guess, pairs_of_requests, slug
+from gateway.core.openapi import KEY_HEADER, followed, listed, mapping, server_url
 from gateway.core.routing import PatternError, parse_pattern
 
 __all__ = ["LIMIT_BYTES", "ImportProblem", "draft_openapi"]
 
-LIMIT_BYTES: Final = 64 << 20
-_METHODS: Final = ("get", "head", "options", "post", "put", "patch", "delete")
-_KEY_HEADER: Final = re.compile(r"(?i)(?:x-)?(?:[a-z]+-)*idempotency(?:-key|-token)?|paypal-request-id|x-request-token")
 _HOLE: Final = re.compile(r"\{([^{}]*)\}")
-_FOLLOWED: Final = 20
 
 
 class ImportProblem(Exception):
@@ -47,8 +42,11 @@ def draft_openapi(
     Raises:
         ImportProblem: it is no OpenAPI document, or says nowhere where its server is.
     """
-    document = _document(data)
-    info = _mapping(document.get("info"))
+    try:
+        document = parse_document(data)
+    except DocumentProblem as error:
+        raise ImportProblem(str(error)) from None
+    info = mapping(document.get("info"))
     title = str(info.get("title") or "api")
     where = upstream or _server(document, source)
     operations, notes = _operations(document, only)
@@ -63,48 +61,8 @@ def draft_openapi(
     return tool, f"{title} {info.get('version', '')}".strip()
 
 
-def _document(data: bytes) -> Mapping[str, Any]:
-    if len(data) > LIMIT_BYTES:
-        raise ImportProblem(f"the document is larger than {LIMIT_BYTES >> 20} MiB")
-    try:
-        document = orjson.loads(data)
-    except ValueError:
-        document = _yaml(data)
-    if not isinstance(document, dict) or not isinstance(document.get("paths", {}), dict):
-        raise ImportProblem("the document is no OpenAPI description: it has no `paths`")
-    version = str(document.get("openapi") or document.get("swagger") or "")
-    if not version.startswith(("2.", "3.")):
-        raise ImportProblem(
-            f"the document names no OpenAPI version that is known here (2.0, 3.0, 3.1), but {version!r}"
-        )
-    return document
-
-
-def _yaml(data: bytes) -> Any:
-    try:
-        return yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        where = getattr(error, "problem_mark", None)
-        line = "" if where is None else f" (line {where.line + 1})"
-        raise ImportProblem(f"the document is neither JSON nor YAML{line}") from None
-
-
 def _server(document: Mapping[str, Any], source: str) -> str:
-    if "swagger" in document:
-        schemes = document.get("schemes") or ["https"]
-        scheme = "https" if "https" in schemes else str(schemes[0])
-        url = (
-            f"{scheme}://{document['host']}{document.get('basePath', '')}"
-            if document.get("host")
-            else str(document.get("basePath", ""))
-        )
-    else:
-        servers = document.get("servers") or [{}]
-        server = _mapping(servers[0]) if isinstance(servers, list) else {}
-        variables = _mapping(server.get("variables"))
-        url = _HOLE.sub(
-            lambda hole: str(_mapping(variables.get(hole[1])).get("default", "")), str(server.get("url", ""))
-        )
+    url = server_url(document)
     url = urljoin(source, url) if source.startswith(("http://", "https://")) else url
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -117,7 +75,7 @@ def _operations(document: Mapping[str, Any], only: Sequence[str]) -> tuple[tuple
     notes: list[str] = []
     shapes: dict[tuple[object, ...], str] = {}
     taken: set[str] = set()
-    for path, method, operation in _listed(document):
+    for path, method, operation, _ in listed(document):
         if only and not path.startswith(tuple(only)):
             continue
         match = f"{method.upper()} {_template(path)}"
@@ -144,14 +102,6 @@ def _operations(document: Mapping[str, Any], only: Sequence[str]) -> tuple[tuple
     return tuple(operations), tuple(notes)
 
 
-def _listed(document: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    for path, item in _mapping(document.get("paths")).items():
-        item = _mapping(_followed(document, item))
-        for method in _METHODS:
-            if isinstance(item.get(method), Mapping):
-                yield str(path).partition("?")[0].partition("#")[0], method, item[method]
-
-
 def _template(path: str) -> str:
     """Return the path with names in its holes that a manifest can have."""
     seen: set[str] = set()
@@ -167,7 +117,7 @@ def _template(path: str) -> str:
 
 def _identifier(document: Mapping[str, Any], operation: Mapping[str, Any]) -> str:
     """Return the field of the answer that most likely names what was made."""
-    properties = _mapping(_followed(document, _answer(document, operation)).get("properties"))
+    properties = mapping(followed(document, _answer(document, operation)).get("properties"))
     names = [name for name in properties if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name))]
     ranked = ("id", "Id", "ID", "uuid", "uid", "name", "key", "number", "token")
     return next(
@@ -176,27 +126,25 @@ def _identifier(document: Mapping[str, Any], operation: Mapping[str, Any]) -> st
 
 
 def _answer(document: Mapping[str, Any], operation: Mapping[str, Any]) -> Mapping[str, Any]:
-    answers = _mapping(operation.get("responses"))
+    answers = mapping(operation.get("responses"))
     status = next((one for one in answers if str(one).startswith("2")), None)
-    answer = _mapping(_followed(document, {} if status is None else answers[status]))
-    content = _mapping(answer.get("content"))
-    media = _mapping(content.get("application/json") or next(iter(content.values()), None))
-    return _mapping(_followed(document, media.get("schema") or answer.get("schema")))
+    answer = mapping(followed(document, {} if status is None else answers[status]))
+    content = mapping(answer.get("content"))
+    media = mapping(content.get("application/json") or next(iter(content.values()), None))
+    return mapping(followed(document, media.get("schema") or answer.get("schema")))
 
 
 def _proposals(document: Mapping[str, Any], name: str) -> Iterator[str]:
-    schemes = _mapping(
-        _mapping(document.get("components")).get("securitySchemes") or document.get("securityDefinitions")
-    )
+    schemes = mapping(mapping(document.get("components")).get("securitySchemes") or document.get("securityDefinitions"))
     for scheme in schemes.values():
-        scheme = _mapping(_followed(document, scheme))
+        scheme = mapping(followed(document, scheme))
         if scheme.get("type") == "apiKey" and scheme.get("in") == "header":
             yield f'credentials: {{header: {scheme.get("name")}, value: "${{secret:{name}}}"}}'
             break
         if scheme.get("type") in ("oauth2", "openIdConnect") or str(scheme.get("scheme", "")).lower() == "bearer":
             yield f'credentials: {{header: Authorization, value: "Bearer ${{secret:{name}}}"}}'
             break
-    for _, method, operation in _listed(document):
+    for _, method, operation, _ in listed(document):
         header = _key_header(document, operation)
         if header is not None:
             yield (
@@ -208,26 +156,8 @@ def _proposals(document: Mapping[str, Any], name: str) -> Iterator[str]:
 
 def _key_header(document: Mapping[str, Any], operation: Mapping[str, Any]) -> str | None:
     for parameter in operation.get("parameters") or ():
-        parameter = _mapping(_followed(document, parameter))
+        parameter = mapping(followed(document, parameter))
         header = str(parameter.get("name", ""))
-        if parameter.get("in") == "header" and _KEY_HEADER.fullmatch(header):
+        if parameter.get("in") == "header" and KEY_HEADER.fullmatch(header):
             return header
     return None
-
-
-def _followed(document: Mapping[str, Any], value: Any) -> Any:
-    """Return what a reference inside the document leads to; anything else as it is."""
-    for _ in range(_FOLLOWED):
-        reference = value.get("$ref") if isinstance(value, Mapping) else None
-        if not isinstance(reference, str):
-            return value if value is not None else {}
-        if not reference.startswith("#/"):
-            return {}
-        value = document
-        for step in reference[2:].split("/"):
-            value = _mapping(value).get(step.replace("~1", "/").replace("~0", "~"))
-    return {}
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

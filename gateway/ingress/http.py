@@ -36,6 +36,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from gateway.core.framing import Framing, frame_answer
 from gateway.core.headers import field_lines
 from gateway.core.message import Body, BytesBody, Headers
+from gateway.core.tokens import Entry
 from gateway.ingress.connection import HEAD_BYTES, AgentConnection, HeadTooLarge, Limits
 from gateway.ingress.request import IncomingRequest, UploadBroken
 from gateway.ingress.unix import bind_unix
@@ -172,6 +173,21 @@ class HttpFront:
         for connection in list(self.connections):
             if not connection.is_busy:
                 connection.close()
+
+    def cut(self, is_good: Callable[[Entry], bool]) -> int:
+        """Cut the connections of requests whose token is no longer good, tunnels and open streams among them. Returns how
+        many. Open WebSockets ask for themselves (`IncomingRequest.is_welcome`), and say why they close."""
+        bad = [
+            connection
+            for connection in self.connections
+            if connection.request is not None
+            and connection.request.token is not None
+            and not is_good(connection.request.token)
+            and not (connection.request.wants_websocket and connection.transport is None)
+        ]
+        for connection in bad:
+            connection.cut()
+        return len(bad)
 
     async def wait_idle(self, limit_s: float) -> bool:
         """Wait until nothing is in flight; return False if it took longer than `limit_s`."""

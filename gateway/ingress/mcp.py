@@ -57,7 +57,8 @@ from gateway.core.tool import ToolSpec
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
 from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.ingress.mcp_conversations import Conversation, Conversations
-from gateway.ingress.mcp_service import Foreign, McpService, Party
+from gateway.ingress.mcp_party import Foreign, Party
+from gateway.ingress.mcp_service import McpService
 
 __all__ = ["McpFront"]
 
@@ -109,6 +110,7 @@ class McpFront:
         self._stateless = 0
         service.egress.on_event = self.heard
         service.egress.on_question = self.asked
+        service.tasks.conversation_of = lambda client: self.adopt(client) if client.nonce else Conversation(client)
 
     async def __call__(self, request: IncomingRequest) -> OutgoingResponse:
         """Answer one HTTP request below `/seawall/mcp`."""
@@ -123,7 +125,7 @@ class McpFront:
             case "GET":
                 return self._get(request, tool)
             case "DELETE":
-                return await self._delete(request)
+                return await self._delete(request, tool)
         return _not_allowed()
 
     def _foreign_page(self, headers: Headers) -> str | None:
@@ -361,13 +363,12 @@ class McpFront:
         body = _Stream(_unasked(conversation), lambda: None)
         return OutgoingResponse(status=200, headers=_STREAM, body=body)
 
-    async def _delete(self, request: IncomingRequest) -> OutgoingResponse:
-        id = first_header(request.headers, b"mcp-session-id")
-        if id is None:
+    async def _delete(self, request: IncomingRequest, tool: ToolSpec | None) -> OutgoingResponse:
+        if first_header(request.headers, b"mcp-session-id") is None:
             return _not_allowed()
-        client = unsealed(id.decode("latin-1"), self._key)
-        if client is None or self._conversations.has_ended(client.nonce):
-            return _json(404, error_message("null", INVALID_REQUEST, "This session is over."))
+        client = self._recognised(request, tool)
+        if isinstance(client, OutgoingResponse):
+            return client
         self._conversations.end(client.nonce)
         await self._forget(client)
         return OutgoingResponse(status=204)
@@ -402,6 +403,7 @@ class McpFront:
     async def close(self) -> None:
         """Stop what goes on in the background. May be repeated."""
         await self.service.listings.close()
+        await self.service.tasks.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -17,7 +17,7 @@ from gateway.core.mcp_session import Client
 from gateway.core.tool import ToolSpec
 from gateway.ingress.mcp import McpFront
 from gateway.ingress.mcp_conversations import Conversation
-from gateway.ingress.mcp_service import Party
+from gateway.ingress.mcp_party import Party
 
 __all__ = ["StdioFront"]
 

@@ -12,14 +12,14 @@ import difflib
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from gateway import __version__
 from gateway.clock import Clock
 from gateway.core.budget import caps_from
 from gateway.core.call import Call
-from gateway.core.canonical import action_digest, fingerprint
+from gateway.core.canonical import action_digest, ambiguity, fingerprint
 from gateway.core.codes import Code
 from gateway.core.fault import Broken
 from gateway.core.manifest import ApprovalPolicy
@@ -27,6 +27,7 @@ from gateway.core.mcp import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
     Message,
     error_message,
     members,
@@ -35,9 +36,10 @@ from gateway.core.mcp import (
     result_message,
 )
 from gateway.core.mcp_answer import is_error, refusal_result
-from gateway.core.mcp_era import ENVELOPE, MODERN, for_legacy, for_modern
+from gateway.core.mcp_era import ENVELOPE, MODERN, REMOVED, check_named, for_legacy, for_modern
 from gateway.core.mcp_operations import BadArguments, built, result_of
 from gateway.core.mcp_session import Client
+from gateway.core.mcp_task import EXTENSION, LEGACY_VERSION, Task, as_tasks, can_take_tasks
 from gateway.core.mcp_tools import CALL, Definition, joined, operation_of, parted, target_of
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request, first_header
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
@@ -46,12 +48,16 @@ from gateway.egress import StreamBroken, Timings
 from gateway.egress.mcp import McpEgress
 from gateway.egress.mcp_http import UPSTREAM_HTTP
 from gateway.egress.mcp_link import Answer, Exchange
-from gateway.ingress.mcp_conversations import Conversation, Outbox
+from gateway.ingress.caller import Caller
 from gateway.ingress.mcp_listing import Listed, Listings
-from gateway.ingress.proxy import budget_of, preferred_wait_s
+from gateway.ingress.mcp_party import Foreign, Party
+from gateway.ingress.mcp_tasks import METHODS as TASK_METHODS
+from gateway.ingress.mcp_tasks import TaskKeeper
+from gateway.ingress.proxy import budget_of, preferred_wait_s, trace_run
+from gateway.journal import Journal
 from gateway.journal.trajectories import Trajectories
 
-__all__ = ["CALL_KEY", "RUN_KEY", "Foreign", "McpService", "Party"]
+__all__ = ["CALL_KEY", "RUN_KEY", "McpService"]
 
 CALL_KEY: Final = "dev.seawall/call"
 """Where the run and the step of a call stand, in `_meta` of its result."""
@@ -62,6 +68,8 @@ RECOVERY_KEY: Final = "dev.seawall/recovery"
 BUDGET_KEY: Final = "dev.seawall/budget"
 """Where a client may give the run's caps, in `_meta` of a call, and where an answer says that one of them is nearly
 spent."""
+STAGE_KEY: Final = "dev.seawall/stage"
+"""Where a client may name the part of its run that a call belongs to, in `_meta` of a call."""
 KEYS: Final = ("dev.seawall/idempotencyKey", "idempotencyKey", "agentbarrier/idempotencyKey")
 """Where a client may name its own key, in `_meta` of a call; the last two are names that others use."""
 
@@ -90,47 +98,18 @@ _POLL_DEFINITION: Final[dict[str, object]] = {
     },
     "annotations": {"readOnlyHint": True},
 }
-_OWN_PARAMS: Final = frozenset({"name", "arguments", "_meta"})
+_OWN_PARAMS: Final = frozenset({"name", "arguments", "_meta", "task"})
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+_MADE_UP: Final = frozenset({b"seawall-settled", b"seawall-staged"})
+_TOLD: Final = {
+    b"seawall-settled": "settled",
+    b"seawall-staged": "staged",
+    b"seawall-warning": "warning",
+    b"seawall-directive": "directive",
+}
+"""What HTTP agents read in header fields stands beside run and step here."""
 _KEY = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,255}")
 SEAWALL: Final = {"name": "seawall", "title": "Seawall", "version": __version__}
-
-
-@dataclass(frozen=True, slots=True)
-class Foreign:
-    """A server's HTTP answer that the client has to see as it is: 401 with its WWW-Authenticate."""
-
-    reply: Reply
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Party:
-    """Who a message is from, and the way back.
-
-    Attributes:
-        conversation: of the client; a stateless request has one of its own.
-        tool: the server that the endpoint is for; None for all of them.
-        outbox: where notifications and questions that belong to this request go.
-        can_ask: whether the client would see a question while it waits.
-        headers: of the HTTP request.
-        marks: header fields for the answer, filled in here.
-        delivered: to be called when the answer has reached the client, filled in here.
-        exchange: what went to the server, filled in here.
-    """
-
-    conversation: Conversation
-    tool: ToolSpec | None
-    outbox: Outbox = field(default_factory=Outbox)
-    can_ask: bool = False
-    headers: Headers = ()
-    marks: Headers = ()
-    delivered: Callable[[], None] | None = None
-    exchange: Exchange | None = None
-
-    @property
-    def client(self) -> Client:
-        """Who it is."""
-        return self.conversation.client
 
 
 class McpService:
@@ -140,7 +119,9 @@ class McpService:
         catalog: the one in force.
         egress: talks to the servers.
         run: takes a call down the pipeline, finishing writes whose caller leaves.
-        approval: says how an approval stands, waiting up to so many seconds for people.
+        journal: keeps the tasks.
+        approval: says how an approval stands, waiting up to so many seconds for people; those of other agents' runs are
+            unknown to a proven caller.
     """
 
     def __init__(
@@ -151,7 +132,8 @@ class McpService:
         listings: Listings,
         trajectories: Trajectories,
         clock: Clock,
-        approval: Callable[[str, float], Awaitable[Mapping[str, object] | Refusal]],
+        journal: Journal,
+        approval: Callable[[str, float, Caller], Awaitable[Mapping[str, object] | Refusal]],
     ) -> None:
         self._approval = approval
         self.catalog = catalog
@@ -161,6 +143,7 @@ class McpService:
         self._trajectories = trajectories
         self._clock = clock
         self.listeners: list[Listener] = []
+        self.tasks = TaskKeeper(journal, clock, catalog, self._step, approval, self._task_changed)
         self._owners: dict[str, str] = {}
 
     # --- requests
@@ -180,19 +163,24 @@ class McpService:
         return result_message(message.id, said)
 
     async def _result(self, message: Message, party: Party) -> str | bytes | Foreign:
+        if party.client.is_modern and message.method in REMOVED:
+            return error_message(message.id, METHOD_NOT_FOUND, f"{message.method} is not spoken in this era")
         match message.method:
-            case "ping" if not party.client.is_modern:
+            case "ping":
                 return "{}"
             case "initialize" | "server/discover":
                 return await self._hello(message, party)
             case "tools/list":
-                return await self._tools(message, party)
+                said = await self._tools(message, party)
+                return as_tasks(said, party.client) if isinstance(said, str) else said
             case "tools/call":
-                return await self._call(message, party)
+                return await self.tasks.call(message, party)
             case "logging/setLevel":
                 return await self._log_level(message, party)
             case "subscriptions/listen" if party.client.is_modern:
                 return await self._listen(message, party)
+        if message.method in TASK_METHODS and self.tasks.is_ours(message, party):
+            return await self.tasks.answer(message, party)
         if party.tool is not None:
             return await self._pass_on(message, party, party.tool)
         return await self._route(message, party)
@@ -214,7 +202,7 @@ class McpService:
             facts = session.facts
             capabilities, instructions = facts.raw_capabilities, facts.instructions
             info = json.dumps(facts.info or SEAWALL)
-        parts = {"capabilities": capabilities}
+        parts = {"capabilities": _with_tasks(capabilities, client)}
         if instructions is not None:
             parts["instructions"] = json.dumps(instructions)
         if is_greeting:
@@ -276,7 +264,8 @@ class McpService:
 
     # --- a call
 
-    async def _call(self, message: Message, party: Party) -> str | bytes | Foreign:
+    async def _step(self, message: Message, party: Party) -> str | bytes | Foreign:
+        """Make a call once, and say what it came to."""
         params = members(message.params or "{}")
         name = params.get("name", ("", None))[1]
         raw, arguments = params.get("arguments", ("{}", {}))
@@ -285,19 +274,24 @@ class McpService:
         if not isinstance(name, str) or not isinstance(arguments, dict):
             return error_message(message.id, INVALID_PARAMS, "`name` must be a text and `arguments` an object")
         if name == POLL_TOOL:
-            return await self._poll(arguments)
+            return await self._poll(arguments, party)
         found = self._tool_of(name, party)
         if found is None:
             return self._unknown(message, name, party)
         tool, own = found
         exchange = self._exchange(message, party, tool)
         definition, listed = await self.listings.find(tool, own, exchange)
-        exchange.schema = None if definition is None else definition.schema
+        if definition is not None:
+            exchange.schema, exchange.needs_task = definition.schema, definition.is_task_alone
+            if party.client.is_modern and (wrong := check_named(party.headers, exchange.schema, arguments)) is not None:
+                return error_message(message.id, wrong.code, wrong.message)
         if self.listings.held(tool.name, own):
             return self._told(party, _held(tool, own))
         operation = self._operation(tool, own, definition)
         if operation is None or (definition is None and listed.is_complete and not operation.is_declared):
             return self._unknown(message, name, party, tool, listed)
+        if tool.is_strict and not operation.is_declared and not operation.is_read:
+            return self._told(party, _undeclared(tool, own))
         call = self._made(message, party, tool, operation, own, raw, arguments, exchange)
         if isinstance(call, Refusal):
             return self._told(party, call)
@@ -337,6 +331,9 @@ class McpService:
                 params = tool.match(method, target).params
             except (BadArguments, AmbiguousPath) as error:
                 return Refusal(code=Code.INVALID_ARGUMENTS, detail=f"{error}; nothing was sent.", dependency=tool.name)
+        if operation.is_declared and not operation.is_read and (why := ambiguity(body)) is not None:
+            detail = f"The arguments are ambiguous: {why}. Nothing was sent; send each key once."
+            return Refusal(code=Code.INVALID_ARGUMENTS, detail=detail, dependency=tool.name)
         named = _run_name(message, party)
         if isinstance(named, Refusal):
             return named
@@ -346,6 +343,9 @@ class McpService:
         budget = _budget(message, party, named[0])
         if isinstance(budget, Refusal):
             return budget
+        stage = _stage(message, party)
+        if isinstance(stage, Refusal):
+            return stage
         # What answers a server's own questions makes another call of it; the agent's repeats of that are repeats.
         content = b"\0".join([body, *(f"{name}={text}".encode() for name, text in sorted(exchange.params.items()))])
         now = self._clock.now()
@@ -355,7 +355,7 @@ class McpService:
             request=Request(
                 method,
                 target.encode("ascii"),
-                (*_context(party.headers), *headers),
+                (*_context(message, party), *headers),
                 None if sent is None else BytesBody(sent),
                 has_side_effects=not operation.is_read,
                 capture_answer=True,
@@ -371,6 +371,7 @@ class McpService:
             caller_key=key,
             budget=budget,
             wait_s=ROUND_S if _asked_again(message) else preferred_wait_s(party.headers),
+            stage=stage,
             action=action_digest(f"{tool.name}.{operation.name}", method, target, "application/json", content),
             fingerprint=fingerprint(method, target, "application/json", content),
         )
@@ -388,6 +389,8 @@ class McpService:
                 return await self._reply(message, party, call, reply, False)
             case Rejected(refusal) if refusal.code is Code.HELD_FOR_APPROVAL and _can_be_asked_again(message, party):
                 return _held_question(refusal)
+            case Rejected(refusal) if refusal.code is Code.HELD_FOR_APPROVAL:
+                party.held = refusal
             case Rejected(refusal):
                 if refusal.code is not Code.FOREIGN_TRAJECTORY:
                     self._trajectories.note_refusal(call.trajectory, refusal.code, call.tool.name, call.operation.name)
@@ -416,7 +419,7 @@ class McpService:
         finally:
             await reply.aclose()
         kind = (first_header(reply.headers, b"content-type") or b"").decode("latin-1")
-        if call.tool.mcp is None:
+        if call.tool.mcp is None or (_is_made_up(reply.headers) and not _is_result(body)):
             text = result_of(reply.status, kind, body)
         elif any(field in UPSTREAM_HTTP for field in reply.headers):
             if reply.status in (401, 403):
@@ -429,6 +432,7 @@ class McpService:
         added: dict[str, str] = {}
         if call.step is not None:
             where = {"trajectory": call.trajectory, "step": call.step, **({"replayed": True} if is_replay else {})}
+            where |= {key: value.decode("latin-1") for name, value in reply.headers if (key := _TOLD.get(name.lower()))}
             added[CALL_KEY] = json.dumps(where)
         if call.notice:
             added[BUDGET_KEY] = json.dumps(call.notice)
@@ -469,7 +473,7 @@ class McpService:
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         return error_message(message.id, INVALID_PARAMS, f"Unknown tool: {name[:128]}.{hint}", {"known": known[:20]})
 
-    async def _poll(self, arguments: Mapping[str, object]) -> str:
+    async def _poll(self, arguments: Mapping[str, object], party: Party) -> str:
         """Answer the tool that asks how a held call stands."""
         identity, wait_s = arguments.get("approval"), arguments.get("wait_s", 0)
         if not isinstance(identity, str) or not isinstance(wait_s, int | float) or isinstance(wait_s, bool):
@@ -478,7 +482,7 @@ class McpService:
                     code=Code.INVALID_ARGUMENTS, detail="`approval` must be a text and `wait_s` a number of seconds."
                 )
             )
-        view = await self._approval(identity, max(0.0, min(float(wait_s), ROUND_S)))
+        view = await self._approval(identity, max(0.0, min(float(wait_s), ROUND_S)), _caller(party))
         if isinstance(view, Refusal):
             return refusal_result(view)
         text = f"The approval is {view.get('state')}. {view.get('next') or ''}".strip()
@@ -490,7 +494,7 @@ class McpService:
         params = members(message.params or "{}")
         raw, value = params.get("_meta", ("{}", {}))
         meta = {} if not isinstance(value, dict) else {key: text for key, (text, _) in members(raw).items()}
-        own = ENVELOPE | {RUN_KEY, BUDGET_KEY, *KEYS}
+        own = ENVELOPE | {RUN_KEY, STAGE_KEY, BUDGET_KEY, *KEYS}
         own_params = _OWN_PARAMS | {"requestState", "inputResponses"} if _is_ours(message) else _OWN_PARAMS
         client = party.client
         if party.conversation.log_level is not None:
@@ -509,7 +513,8 @@ class McpService:
             meta={key: text for key, text in meta.items() if key not in own},
             headers=_forwarded(party),
             tell=tell,
-            ask=ask if party.can_ask else None,
+            ask=party.asking or (ask if party.can_ask else None),
+            is_detached=lambda: party.is_detached,
         )
         return party.exchange
 
@@ -636,7 +641,14 @@ class McpService:
     async def _listen(self, message: Message, party: Party) -> bytes:
         """Tell what changes until the client leaves."""
         wanted = message.value.get("notifications")
-        filter_ = wanted if isinstance(wanted, Mapping) else {}
+        filter_ = dict(wanted) if isinstance(wanted, Mapping) else {}
+        if "taskIds" in filter_:
+            if not can_take_tasks(party.client):
+                needed: dict[str, object] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
+                return error_message(message.id, MISSING_CAPABILITY, "Missing required client capability", needed)
+            named = filter_["taskIds"]
+            known = [id for id in named if self.tasks.tasks.of(id, party.client)] if isinstance(named, list) else []
+            filter_["taskIds"] = known
         meta = f'{{"io.modelcontextprotocol/subscriptionId":{message.id}}}'
         told = f'{{"notifications":{json.dumps(filter_)},"_meta":{meta}}}'
         party.outbox.put(notification("notifications/subscriptions/acknowledged", told))
@@ -677,6 +689,14 @@ class McpService:
             if listener.party.tool is None or listener.party.tool.name == tool:
                 listener.hear(method, params)
 
+    def _task_changed(self, task: Task) -> None:
+        """Tell the clients that listen for a task."""
+        for listener in self.listeners:
+            named = listener.wanted.get("taskIds")
+            if isinstance(named, list) and task.id in named:
+                told = replaced(self.tasks.view(task), {"_meta": listener.meta})
+                listener.party.outbox.put(notification("notifications/tasks", told))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listener:
@@ -707,10 +727,22 @@ _FILTERS: Final = {
     "notifications/prompts/list_changed": "promptsListChanged",
     "notifications/resources/list_changed": "resourcesListChanged",
 }
+_TASKS: Final = '{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}'
 _ALL: Final = json.dumps({
     "tools": {"listChanged": True}, "prompts": {"listChanged": True}, "resources": {"listChanged": True},
     "logging": {}, "completions": {},
 })  # fmt: skip
+
+
+def _with_tasks(capabilities: str, client: Client) -> str:
+    """Return a server's capabilities with ours: calls may be tasks, whoever the server is."""
+    if client.is_modern:
+        extensions = members(capabilities).get("extensions", ("{}", {}))
+        own = replaced(extensions[0] if isinstance(extensions[1], dict) else "{}", {EXTENSION: "{}"})
+        return replaced(capabilities, {"extensions": own})
+    if client.version != LEGACY_VERSION:
+        return capabilities
+    return replaced(capabilities, {"tasks": _TASKS})
 
 
 def _polls(tools: Iterable[ToolSpec]) -> list[dict[str, object]]:
@@ -733,7 +765,7 @@ def _asked_again(message: Message) -> bool:
 
 def _can_be_asked_again(message: Message, party: Party) -> bool:
     """Whether a held call may be answered with a question: the client can put one to its user, who has not said no."""
-    is_able = party.client.is_modern and party.client.can("elicitation")
+    is_able = party.client.is_modern and party.client.can("elicitation") and not party.is_task
     return is_able and (not _is_ours(message) or _asked_again(message))
 
 
@@ -784,11 +816,46 @@ def _held(tool: ToolSpec, name: str) -> Refusal:
     )
 
 
+def _undeclared(tool: ToolSpec, name: str) -> Refusal:
+    declared = sorted(one.source.removeprefix(f"{CALL} ") for one in tool.operations.values() if one.is_declared)
+    return Refusal(
+        code=Code.UNKNOWN_TOOL,
+        dependency=tool.name,
+        detail=f"{tool.name} is strict, and its tool {name} is not declared, so it is not called. "
+        f"Use one of: {', '.join(declared) or 'none'}.",
+    )
+
+
+def _is_made_up(headers: Headers) -> bool:
+    """Whether an answer is the gateway's own, of a step whose tool was not asked yet, or whose answer never came."""
+    return any(name.lower() in _MADE_UP for name, _ in headers)
+
+
+def _is_result(body: bytes) -> bool:
+    """Whether what a manifest made of a probe's answer (`result`) is a tool's result already."""
+    try:
+        return isinstance(members(body.decode()).get("content", ("", None))[1], list)
+    except ValueError:
+        return False
+
+
+def _stage(message: Message, party: Party) -> str | Refusal:
+    given = first_header(party.headers, b"seawall-stage")
+    stage = message.meta.get(STAGE_KEY, "") if given is None else given.decode("latin-1")
+    if isinstance(stage, str) and (not stage or _NAME.fullmatch(stage)):
+        return stage
+    return Refusal(
+        code=Code.INVALID_ARGUMENTS,
+        detail=f"A stage's name (header Seawall-Stage, or {STAGE_KEY} in _meta) holds 1 to 128 letters, digits and . _ : -, "
+        "the first a letter or digit.",
+    )
+
+
 def _run_name(message: Message, party: Party) -> tuple[str, bool] | Refusal:
     given = first_header(party.headers, b"seawall-trajectory")
     name = message.meta.get(RUN_KEY) if given is None else given.decode("latin-1")
     if name is None:
-        return "", False
+        return _traced(message, party), False
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return Refusal(
             code=Code.INVALID_ARGUMENTS,
@@ -833,8 +900,28 @@ def _agent(party: Party) -> str:
     return party.client.agent or "local"
 
 
-def _context(headers: Headers) -> Headers:
-    return tuple(field for field in headers if field[0].lower() in (b"traceparent", b"tracestate"))
+def _caller(party: Party) -> Caller:
+    return Caller(_agent(party), is_proven=party.client.is_proven)
+
+
+def _context(message: Message, party: Party) -> Headers:
+    """The trace that a call belongs to: what `_meta` says wins over the request's header (SEP-414)."""
+    found: list[tuple[bytes, bytes]] = []
+    for name in ("traceparent", "tracestate"):
+        said = message.meta.get(name)
+        value = said.encode("ascii", "ignore") if isinstance(said, str) else None
+        value = first_header(party.headers, name.encode()) if value is None else value
+        if value is not None and re.fullmatch(rb"[\x20-\x7e]{1,512}", value):
+            found.append((name.encode(), value))
+    return tuple(found)
+
+
+def _traced(message: Message, party: Party) -> str:
+    """A client without a session has the run of its trace; without a trace, the agent's own that closes by itself."""
+    trace = first_header(_context(message, party), b"traceparent")
+    if trace is None or party.client.nonce:
+        return ""
+    return trace_run(trace, party.client.agent if party.client.is_proven else None)
 
 
 def _forwarded(party: Party) -> Headers:

@@ -13,18 +13,29 @@ from aiohttp.http import HttpVersion11, RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from gateway.core.message import Body, BytesBody, Headers
+from gateway.core.tokens import Entry
+from gateway.core.websocket import is_websocket
 from gateway.egress.spool import Spool, TooLarge
 
 if TYPE_CHECKING:
     from gateway.ingress.connection import AgentConnection
 
-__all__ = ["READ_BYTES", "IncomingRequest", "UploadBroken"]
+__all__ = ["READ_BYTES", "IncomingRequest", "UploadBroken", "asks_for_websocket"]
 
 READ_BYTES = 1 << 16
 
 
 class UploadBroken(Exception):
     """The request's body is malformed, or stopped coming. The message is one clause for the caller."""
+
+
+def asks_for_websocket(message: RawRequestMessage) -> bool:
+    """Whether a request with an upgrade in it asks for a WebSocket."""
+    return any(name.lower() == b"upgrade" and is_websocket(value) for name, value in message.raw_headers)
+
+
+def _is_welcome() -> bool:
+    return True
 
 
 class IncomingRequest:
@@ -34,8 +45,11 @@ class IncomingRequest:
         method: as the agent wrote it.
         target: the raw request target.
         headers: raw fields in order, hop-by-hop ones included.
+        fields: the first value of each field, by its name in lower case.
         has_body: whether the request declares one, be it empty (`Content-Length: 0`).
-        proven_agent: whom a token proves the caller to be, once `ingress/caller.py` has looked.
+        token: the entry of the token that came with it, once `ingress/caller.py` has looked.
+        wants_websocket: it asks for one; what comes behind it is then not read as HTTP.
+        is_welcome: whether what proved the caller still does; for what outlives its request.
         goes_on: whether the handler is to finish though the agent has left; without one it is cancelled then.
     """
 
@@ -43,17 +57,19 @@ class IncomingRequest:
         "_body_size",
         "_connection",
         "_content",
-        "_fields",
         "_is_continue_due",
         "_was_continued",
+        "fields",
         "goes_on",
         "has_body",
         "headers",
         "is_kept_alive",
+        "is_welcome",
         "method",
-        "proven_agent",
         "target",
+        "token",
         "version",
+        "wants_websocket",
     )
 
     def __init__(self, message: RawRequestMessage, content: StreamReader, connection: AgentConnection) -> None:
@@ -63,29 +79,42 @@ class IncomingRequest:
         self.target: bytes = message.path.encode("utf-8", "surrogateescape")
         self.headers: Headers = message.raw_headers
         self.version = message.version
-        self.is_kept_alive = not message.should_close and message.method != "CONNECT"
-        self._fields = {name.lower(): value for name, value in reversed(self.headers)}
-        length = self._fields.get(b"content-length")
+        self.wants_websocket = message.upgrade and asks_for_websocket(message)
+        self.is_kept_alive = not message.should_close and message.method != "CONNECT" and not self.wants_websocket
+        self.fields = {name.lower(): value for name, value in reversed(self.headers)}
+        length = self.fields.get(b"content-length")
         self._body_size = None if message.chunked else int(length or 0)
         self.has_body = message.chunked or length is not None
-        self._is_continue_due = b"expect" in self._fields and message.version == HttpVersion11
+        self._is_continue_due = b"expect" in self.fields and message.version == HttpVersion11
         self._was_continued = False
-        self.proven_agent: str | None = None
+        self.token: Entry | None = None
         self.goes_on: Callable[[], bool] | None = None
+        self.is_welcome: Callable[[], bool] = _is_welcome
 
     def field(self, name: bytes) -> bytes | None:
         """Return the first field of that name (given in lower case), or None."""
-        return self._fields.get(name)
+        return self.fields.get(name)
 
     def replace_headers(self, headers: Headers) -> None:
         """Have the rest of the gateway see other fields."""
         self.headers = headers
-        self._fields = {name.lower(): value for name, value in reversed(headers)}
+        self.fields = {name.lower(): value for name, value in reversed(headers)}
+
+    @property
+    def proven_agent(self) -> str | None:
+        """Whom a token proves the caller to be."""
+        return None if self.token is None else self.token.name
 
     @property
     def peer(self) -> str:
         """Address of the other side; empty on a Unix socket."""
         return self._connection.peer
+
+    @property
+    def scheme(self) -> bytes:
+        """`https` where the agent's connection is TLS, else `http`."""
+        transport = self._connection.transport
+        return b"http" if transport is None or transport.get_extra_info("ssl_object") is None else b"https"
 
     @property
     def body_size(self) -> int | None:

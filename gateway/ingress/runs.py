@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import orjson
 
@@ -51,6 +51,10 @@ _STUCK = ("stop", "continue")
 _OPEN_KEYS = {"id", "on_abandon", "on_stuck", "ttl", "labels", "budget"}
 
 
+ClaimVerb = Callable[[Run, str, dict[str, object]], Awaitable[Shown | Refusal]]
+"""Signs or judges a claim for a run of an agent (`ingress/claims.py`)."""
+
+
 class Runs:
     """The verbs, free of any framework. A run of another agent than a proven `caller` is as good as unknown; without a
     caller (an operator asks) every run is shown."""
@@ -65,6 +69,8 @@ class Runs:
         tasks: Tasks | None = None,
     ) -> None:
         self._tasks = tasks
+        self.hand_off: ClaimVerb | None = None
+        self.receive: ClaimVerb | None = None
         self._trajectories = trajectories
         self._watchdog = watchdog
         self._catalog = catalog
@@ -130,11 +136,35 @@ class Runs:
                 return await self.state(name, arguments, caller)
             case ("POST", [name, "usage"]):
                 return await self.usage(name, arguments, caller)
+            case ("POST", [name, "handoffs"]):
+                return await self._claimed(name, caller, arguments, is_inbound=False)
+            case ("POST", [name, "claims"]):
+                return await self._claimed(name, caller, arguments, is_inbound=True)
         return Refusal(
             code=Code.INVALID_ARGUMENTS,
             detail=f"{method} is not served there. Use POST …/trajectories, GET …/trajectories/ID, "
-            "POST …/trajectories/ID/plan, …/commit, …/abort, …/savepoints, …/rewind, …/state or …/usage.",
+            "POST …/trajectories/ID/plan, …/commit, …/abort, …/savepoints, …/rewind, …/state, …/usage, …/handoffs "
+            "or …/claims.",
         )
+
+    async def _claimed(
+        self, name: str, caller: Caller, arguments: dict[str, object], *, is_inbound: bool
+    ) -> Shown | Refusal:
+        """Sign what a run hands off, or judge what it was told."""
+        if not _NAME.fullmatch(name):
+            return _unknown(name)
+        run = await self._trajectories.named(name, Open(agent=caller.name))
+        if isinstance(run, Refusal):
+            return run
+        if _is_foreign(run, caller):
+            return _foreign(name)
+        verb = self.receive if is_inbound else self.hand_off
+        if verb is None:
+            return Refusal(code=Code.INVALID_ARGUMENTS, detail="This gateway knows no claims.")
+        try:
+            return await verb(run, caller.name, arguments)
+        finally:
+            self._trajectories.forget(run)
 
     async def open(self, arguments: dict[str, object], caller: Caller) -> Shown | Refusal:
         """Open a run: 201, or 200 if it is open already."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.core.message import Body
+from gateway.core.value import frozen
 
 __all__ = [
     "Append",
@@ -66,7 +67,7 @@ class JournalLocked(JournalError):
     """Another gateway has this journal open."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Entry:
     """One record as the journal keeps it: kind, UTC milliseconds, and the encoded body verbatim.
 
@@ -81,7 +82,7 @@ class Entry:
     destination: str = field(default="", compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Head:
     """Where a stream stands: its version (number of entries), state, and whether it is open."""
 
@@ -94,7 +95,7 @@ class Head:
     changed_at: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class KeyClaim:
     """An agent's own idempotency key (as a digest, scoped by agent and tool) and the step it names, until `expires_at`."""
 
@@ -111,7 +112,7 @@ class KeyOwner:
     step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Append:
     """One append: all of it becomes durable, or none.
 

@@ -384,7 +384,10 @@ class Committer:
 
 
 def _size(append: Append) -> int:
-    return 200 + sum(200 + len(entry.data) for entry in append.entries)
+    size = 200
+    for entry in append.entries:
+        size += 200 + len(entry.data)
+    return size
 
 
 def _copy(error: JournalUnavailable) -> JournalUnavailable:

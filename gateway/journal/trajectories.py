@@ -19,6 +19,7 @@ from gateway.core.budget import Meter
 from gateway.core.codes import Code
 from gateway.core.outcome import Refusal
 from gateway.core.records import (
+    PolicyObserved,
     ReadObserved,
     ReadsObserved,
     Record,
@@ -39,7 +40,10 @@ from gateway.core.watchdog import Watchdog
 from gateway.journal import Append, Entry, Journal, JournalCorrupt, JournalUnavailable, KeyClaim
 from gateway.telemetry import Telemetry
 
-__all__ = ["Read", "Run", "Trajectories"]
+__all__ = ["OWN", "Read", "Run", "Trajectories"]
+
+OWN = "~"
+"""Streams of our own begin so; no run can have such a name."""
 
 Read = tuple[str, str, str, str, str, int | None]
 """A read as it is observed: tool, operation, method, path, outcome, status."""
@@ -91,6 +95,8 @@ class Run:
 
     def notify(self) -> None:
         """Wake who waits for a change."""
+        if not self._watchers:
+            return
         watchers, self._watchers = self._watchers, []
         for future in watchers:
             if not future.done():
@@ -127,8 +133,10 @@ class Trajectories:
         self._reads: dict[str, list[tuple[str, str, str, str, str, int | None, int]]] = {}
         self._reads_timer: asyncio.TimerHandle | None = None
         self._refusals: dict[str, Counter[tuple[str, str, str]]] = {}
+        self._decisions: dict[str, Counter[tuple[str, str, str, bool]]] = {}
         self._attentive: set[str] = set()
         self.on_unwinding: Callable[[], None] = lambda: None
+        self.on_phase: Callable[[str, Phase], None] = lambda name, phase: None
         self.on_finalizing: Callable[[str], None] = lambda name: None
         self.on_notice: Callable[[], None] = lambda: None
 
@@ -328,10 +336,16 @@ class Trajectories:
             records = (
                 [*(opened if not isinstance(opened, Refusal) else ()), *records] if not _opens(records) else records
             )
-        entries = []
+        entries: list[Entry] = []
         for record in records:
             evolve(state, record, at)
-            entries.append(_entry(state, record, at))
+            kind, data = encode(record)
+            step = state.steps.get(getattr(record, "step", 0))
+            if step is None:
+                entries.append(Entry(kind, at, data))
+            else:
+                # What the envelope says: the step that it is about, and where that goes.
+                entries.append(Entry(kind, at, data, f"{state.id}/{step.number}", f"{step.tool}.{step.operation}"))
         future = self.journal.append(
             Append(
                 stream=state.id,
@@ -344,16 +358,20 @@ class Trajectories:
             ),
             lazy=lazy,
         )
-        self._note_doubt(state)
+        if state.in_doubt or state.id in self._doubtful:
+            self._note_doubt(state)
         run.pending.add(future)
         future.add_done_callback(partial(self._appended, run, records, lazy))
         if state.phase is not phase or before == 0 or state.is_open is not was_open:
             self._telemetry.trajectory_changed(state.id, state.phase.value, state.reason)
+            if state.phase is not phase:
+                self.on_phase(state.id, state.phase)
             if state.is_open:
                 self._file(run)
             else:
                 self._retire(run)
-        self._attend(run)
+        if state.needs_attention or state.id in self._attentive:
+            self._attend(run)
         run.notify()
         return future
 
@@ -387,6 +405,11 @@ class Trajectories:
         """Count a refusal for the run's audit; `flush_refusals` writes the counts."""
         if name in self._refusals or len(self._refusals) < _REFUSING_RUNS:
             self._refusals.setdefault(name, Counter())[(code.value, tool, operation)] += 1
+
+    def note_decision(self, name: str, rule: str, effect: str, operation: str, *, is_shadow: bool) -> None:
+        """Count what a rule decided about a call of the run, or would have; written with the refusals."""
+        if name in self._decisions or len(self._decisions) < _REFUSING_RUNS:
+            self._decisions.setdefault(name, Counter())[(rule, effect, operation, is_shadow)] += 1
 
     def note_read(self, run: Run, read: Read) -> None:
         """Record a read, lazily. One that does not open the run waits for others, `READS_S` at most."""
@@ -423,7 +446,7 @@ class Trajectories:
         return [ReadsObserved(reads=reads)] if run.state.is_open else []
 
     def flush_refusals(self) -> None:
-        """Write the refusals counted since the last time, lazily, one record a run; reads that wait, too."""
+        """Write the refusals and decisions counted since the last time, lazily, one record a run; reads that wait, too."""
         self.flush_reads()
         refusals, self._refusals = self._refusals, {}
         for name, counts in refusals.items():
@@ -431,6 +454,12 @@ class Trajectories:
             if run is not None and not run.is_lost:
                 told = [(code, tool, operation, count) for (code, tool, operation), count in counts.items()]
                 self.record(run, [RefusalsObserved(refusals=told)], lazy=True)
+        decisions, self._decisions = self._decisions, {}
+        for name, rules in decisions.items():
+            run = self._runs.get(name) or self._closed.get(name)
+            if run is not None and not run.is_lost:
+                said = [(*decision, count) for decision, count in rules.items()]
+                self.record(run, [PolicyObserved(decisions=said)], lazy=True)
 
     @property
     def has_aside(self) -> bool:
@@ -542,7 +571,7 @@ class Trajectories:
         while heads := await self.journal.open_heads(after, _PAGE):
             for start in range(0, len(heads), _TOGETHER):
                 # Several at a time, so that reading one overlaps with folding another; few, so that calls get their turn.
-                page = heads[start : start + _TOGETHER]
+                page = [head for head in heads[start : start + _TOGETHER] if not head.stream.startswith(OWN)]
                 runs = await asyncio.gather(*(self.find(head.stream) for head in page))
                 found.extend(run for run in runs if run is not None)
             after = heads[-1].stream
@@ -657,13 +686,3 @@ def _fits(lost: Run, run: Run, record: Record) -> bool:
 
 def _opens(records: Sequence[Record]) -> bool:
     return isinstance(records[0], TrajectoryOpened)
-
-
-def _entry(state: Trajectory, record: Record, at: int) -> Entry:
-    """Return a record as the journal takes it, with what its envelope says: the step it is about, and where that goes."""
-    kind, data = encode(record)
-    number = getattr(record, "step", None)
-    step = state.steps.get(number) if isinstance(number, int) else None
-    if step is None:
-        return Entry(kind, at, data)
-    return Entry(kind, at, data, f"{state.id}/{number}", f"{step.tool}.{step.operation}")

@@ -11,9 +11,13 @@ from annotated_types import Ge, Gt, Le, MinLen
 from gateway import __version__
 from gateway.core.setting import SECONDS, Doc
 
-__all__ = ["DEFAULT_IMAGE", "InjectSettings"]
+__all__ = ["DEFAULT_IMAGE", "REPOSITORY", "InjectSettings"]
 
-DEFAULT_IMAGE: Final = f"ghcr.io/seawall/seawall:{__version__}"
+REPOSITORY: Final = "localhost/seawall"
+"""Where the image is unless somebody says otherwise: the name that `docker/build` gives it, which no registry serves.
+A release that publishes it sets this (docs/release.md); a name of somebody else's would pull somebody else's code."""
+
+DEFAULT_IMAGE: Final = f"{REPOSITORY}:{__version__}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,7 @@ class InjectSettings:
     config_map: Annotated[str, MinLen(1), Doc("ConfigMap with `manifest.yaml`, in the pod's namespace.")] = "seawall"
     server_file: Annotated[bool, Doc("The ConfigMap holds `seawall.yaml` too: settings of the gateway itself.")] = False
     secret: Annotated[str | None, Doc("Secret with the tools' credentials, in the pod's namespace.")] = None
+    journal_keys: Annotated[str | None, Doc("Key of that Secret that is the journal's key ring.")] = None
     claim: Annotated[str | None, Doc("PVC for the journal.")] = None
     workload_volume: Annotated[bool, Doc("The pod brings a volume named `seawall-data` itself.")] = False
     accept_journal_loss: Annotated[bool, Doc("The journal may lie on an emptyDir and die with the pod.")] = False
@@ -35,9 +40,10 @@ class InjectSettings:
     env: Annotated[Mapping[str, str], Doc("Variable of the agent to `tool` or `tool/path`.")] = field(
         default_factory=dict
     )
-    http_proxy: Annotated[bool, Doc("Also set HTTP_PROXY, for plain-http tools of agents that know no base URL.")] = (
-        False
-    )
+    http_proxy: Annotated[
+        bool,
+        Doc("Also set HTTP_PROXY, for plain-http tools of agents that know no base URL, and the NO_PROXY it needs."),
+    ] = False
     containers: Annotated[tuple[str, ...], Doc("Containers that get the variables; empty: all.")] = ()
     resources: Annotated[Mapping[str, object], Doc("Of the gateway's container.")] = field(
         default_factory=lambda: {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}

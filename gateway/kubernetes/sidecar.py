@@ -28,6 +28,9 @@ _UID: Final = 65532
 _DEFAULT_GRACE_S: Final = 30
 _MARGIN_S: Final = 10
 _CONTROL: Final = "unix:/run/seawall/control.sock"
+_NO_PROXY: Final = ("NO_PROXY", "no_proxy")
+_OWN: Final = "127.0.0.1,localhost"
+"""Hosts that are never asked through the proxy: what listens in the pod, and the gateway under its base URLs."""
 _VOLUMES: Final = ("seawall-config", "seawall-run", "seawall-secrets", "seawall-data")
 
 
@@ -115,7 +118,7 @@ def container(settings: InjectSettings) -> dict[str, Any]:
         "image": settings.image,
         "imagePullPolicy": settings.pull_policy,
         "args": list(_arguments(settings)),
-        "env": [{"name": "SEAWALL_CONTROL", "value": _CONTROL}],
+        "env": [{"name": name, "value": value} for name, value in _environment(settings).items()],
         "ports": [{"name": "seawall-metrics", "containerPort": settings.metrics_port}],
         "startupProbe": {"httpGet": ready, "periodSeconds": 1, "failureThreshold": 120},
         "readinessProbe": {"httpGet": dict(ready), "periodSeconds": 5},
@@ -158,10 +161,18 @@ def volumes(settings: InjectSettings) -> list[dict[str, Any]]:
 def variables(settings: InjectSettings) -> dict[str, str]:
     """Return what the agent's environment gets."""
     base = f"http://127.0.0.1:{settings.agents_port}"
-    proxy = dict.fromkeys(("HTTP_PROXY", "http_proxy"), base) if settings.http_proxy else {}
+    proxy: dict[str, str] = {}
+    if settings.http_proxy:
+        proxy = {"HTTP_PROXY": base, "http_proxy": base, **dict.fromkeys(_NO_PROXY, _OWN)}
     return dict(
         sorted({"SEAWALL_URL": base, **proxy, **{name: f"{base}/{to}" for name, to in settings.env.items()}}.items())
     )
+
+
+def _environment(settings: InjectSettings) -> dict[str, str]:
+    """Return the gateway's variables: those that `kubectl exec` needs too."""
+    keys = {"SEAWALL_JOURNAL_KEYS": f"/run/secrets/seawall/{settings.journal_keys}"} if settings.journal_keys else {}
+    return {"SEAWALL_CONTROL": _CONTROL, **keys}
 
 
 def _arguments(settings: InjectSettings) -> Iterator[str]:
@@ -186,6 +197,8 @@ def _check(spec: Mapping[str, Any], settings: InjectSettings, claims: Collection
             "its journal would lie on an emptyDir and be lost with the pod, and with it the power to undo; "
             "name a claim, or accept the loss by name"
         )
+    if settings.journal_keys and not settings.secret:
+        raise Unsuitable("the journal's key ring is a key of the Secret, and no Secret is named")
     everyone = [*(spec.get("initContainers") or []), *spec["containers"]]
     if any(each.get("name") == "seawall" for each in everyone):
         raise Unsuitable("it has a container named seawall already")
@@ -218,15 +231,24 @@ def _add_variables(spec: MutableMapping[str, Any], settings: InjectSettings) -> 
         replaced = [item for item in given if item.get("name") in wanted]
         names = {item["name"] for item in replaced}
         added = [name for name in wanted if name not in names]
+        values = wanted | {item["name"]: _joined(item, wanted) for item in replaced if item["name"] in _NO_PROXY}
         each["env"] = [
             *({"name": name, "value": wanted[name]} for name in added),
             *(
-                {"name": item["name"], "value": wanted[item["name"]]} if item.get("name") in wanted else item
+                {"name": item["name"], "value": values[item["name"]]} if item.get("name") in wanted else item
                 for item in given
             ),
         ]
         record[str(each.get("name"))] = {"added": added, "replaced": replaced}
     return record
+
+
+def _joined(item: Mapping[str, Any], wanted: Mapping[str, str]) -> str:
+    """Return the agent's own NO_PROXY with what the gateway needs in it."""
+    if "valueFrom" in item:
+        raise Unsuitable(f"its variable {item['name']} is taken from elsewhere, and loopback has to be added to it")
+    own = [part.strip() for part in str(item.get("value") or "").split(",") if part.strip()]
+    return ",".join(dict.fromkeys([*own, *wanted[item["name"]].split(",")]))
 
 
 def _restore_variables(each: MutableMapping[str, Any], record: Mapping[str, Any]) -> None:

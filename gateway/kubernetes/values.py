@@ -16,6 +16,7 @@ from annotated_types import Ge, Le, MinLen
 from gateway.core.manifest import Manifest
 from gateway.core.server import ServerSettings
 from gateway.core.setting import Doc
+from gateway.kubernetes.settings import REPOSITORY
 
 __all__ = ["ChartValues"]
 
@@ -26,7 +27,9 @@ Object = Mapping[str, object]
 class ImageValues:
     """Which image."""
 
-    repository: Annotated[str, MinLen(1), Doc("Registry and name.")] = "ghcr.io/seawall/seawall"
+    repository: Annotated[
+        str, MinLen(1), Doc("Registry and name; without a registry of yours, as `docker/build` makes it.")
+    ] = REPOSITORY
     tag: Annotated[str, Doc("Tag; empty: the chart's appVersion. `latest` is refused.")] = ""
     digest: Annotated[str, Doc("`sha256:…`; wins over the tag.")] = ""
     pullPolicy: Annotated[Literal["IfNotPresent", "Always", "Never"], Doc("When to pull it.")] = "IfNotPresent"
@@ -39,6 +42,9 @@ class SecretsValues:
     existingSecret: Annotated[str, Doc("Secret whose keys are the names in `${secret:NAME}`.")] = ""
     tokens: Annotated[
         str, Doc("Key of it that is a file of tokens (`seawall token issue`); agents must then prove who they are.")
+    ] = ""
+    journalKeys: Annotated[
+        str, Doc("Key of it that is the journal's key ring (`seawall key make`); empty: made on the journal's volume.")
     ] = ""
 
 
@@ -83,6 +89,9 @@ class AgentValues:
         Mapping[str, str], Doc("Variable to `tool` or `tool/path`: `STRIPE_API_BASE: payments/v1` is its base URL.")
     ] = field(default_factory=dict)
     baseUrls: Annotated[bool, Doc("Also `<TOOL>_BASE_URL` for each tool of the manifest.")] = True
+    httpProxy: Annotated[
+        bool, Doc("Also HTTP_PROXY, for plain-http tools of agents that know no base URL, and the NO_PROXY it needs.")
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +109,7 @@ class EgressGuardValues:
 
     enabled: Annotated[bool, Doc("The namespace must allow NET_ADMIN, which the restricted profile does not.")] = False
     image: Annotated[ImageValues, Doc("The image with `nft`: the target `guard` of docker/Containerfile.")] = (
-        ImageValues(repository="ghcr.io/seawall/seawall-guard")
+        ImageValues(repository=f"{REPOSITORY}-guard")
     )
     allowDns: Annotated[bool, Doc("Let the agent ask DNS; a way out for data, and not needed to reach us.")] = False
 

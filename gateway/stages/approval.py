@@ -166,7 +166,7 @@ class ApprovalStage:
                 if data is not None:
                     headers = record.reply.raw_headers()
                     data = decoded(headers, data, EVALUATED_LIMIT)
-                    replies[record.step] = response_env(record.reply.status, headers, data)
+                    replies[record.step] = response_env(record.reply.status, headers, data).whole()
         return replies
 
     # --- people

@@ -15,7 +15,7 @@ from gateway.core.manifest import Tier
 from gateway.core.message import Body, Reply
 from gateway.core.outcome import Outcome, Refusal, Rejected
 from gateway.core.tool import Catalog, ToolSpec
-from gateway.egress import StreamBroken
+from gateway.egress import StreamBroken, StreamCut
 from gateway.telemetry import Telemetry
 
 __all__ = ["REMEMBERED", "BreakerStage"]
@@ -172,8 +172,9 @@ class _WatchedBody:
         try:
             async for chunk in self._body.chunks():
                 yield chunk
-        except StreamBroken:
-            self._broke()
+        except StreamBroken as error:
+            if not isinstance(error, StreamCut):
+                self._broke()
             raise
 
     async def aclose(self) -> None:

@@ -78,6 +78,8 @@ class IdempotencyStage:
                 # Its answer reached another caller while this one was waiting for the same step.
                 recalled = _ended(run, joined)
             if flight is None:
+                if isinstance(recalled, New):
+                    return await self._lead(call, proceed, flight_key)
                 return await self._act(call, proceed, run, recalled, flight_key)
             shared, joined = await self._wait(call, flight)
             if shared is not None:
@@ -101,12 +103,16 @@ class IdempotencyStage:
     async def _find(self, call: Call, action: str, content: str, caller: str | None) -> tuple[Run, Recalled] | Refusal:
         is_read = call.operation.is_read
         if call.trajectory:
-            opening = Open(
-                agent=call.agent,
-                is_implicit=not call.is_run_named,
-                budget={} if call.budget is None else dict(call.budget),
-            )
-            run = await self._trajectories.named(call.trajectory, opening)
+            live = self._trajectories.get(call.trajectory)
+            if live is not None and not live.is_lost:
+                run: Run | Refusal = live
+            else:
+                opening = Open(
+                    agent=call.agent,
+                    is_implicit=not call.is_run_named,
+                    budget={} if call.budget is None else dict(call.budget),
+                )
+                run = await self._trajectories.named(call.trajectory, opening)
             if isinstance(run, Run) and call.is_agent_proven and run.state.agent != call.agent:
                 return _foreign(call)
             if isinstance(run, Refusal) or is_read:

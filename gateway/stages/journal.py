@@ -75,7 +75,9 @@ class JournalStage:
         if run.state.steps[number].state not in (StepState.STAGED, StepState.DEFERRED):
             return None
         future = self._trajectories.record(run, [StepReleased(step=number)])
-        self._telemetry.step_changed(run.state.id, number, call.operation.name, "released")
+        self._telemetry.step_changed(
+            run.state.id, number, call.operation.name, "released", call.operation.tier, call.tool.name
+        )
         try:
             await asyncio.shield(future)
         except (JournalUnavailable, Conflict) as error:
@@ -112,7 +114,9 @@ class JournalStage:
         future = self._trajectories.record(
             run, records, lazy=is_lazy, claims=claims_of(call, intent.caller, intent.step, self._clock.at())
         )
-        self._telemetry.step_changed(run.state.id, intent.step, call.operation.name, "intended")
+        self._telemetry.step_changed(
+            run.state.id, intent.step, call.operation.name, "intended", call.operation.tier, call.tool.name
+        )
         if is_lazy:
             return None
         why = await self._durable(run, call, future)
@@ -173,7 +177,14 @@ class JournalStage:
             future = self._trajectories.record(run, records)
             for record in records:
                 if isinstance(record, CompensationIntended):
-                    self._telemetry.step_changed(run.state.id, record.step, call.operation.name, "compensating")
+                    self._telemetry.step_changed(
+                        run.state.id,
+                        record.step,
+                        call.operation.name,
+                        "compensating",
+                        call.operation.tier,
+                        call.tool.name,
+                    )
             try:
                 await asyncio.shield(future)
             except (JournalUnavailable, Conflict) as error:

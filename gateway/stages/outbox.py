@@ -72,7 +72,9 @@ class OutboxStage:
         except (JournalUnavailable, Conflict) as error:
             return _unavailable(call, str(error))
         call.step, call.key = staged.step, staged.key
-        self._telemetry.step_changed(run.state.id, staged.step, call.operation.name, "staged")
+        self._telemetry.step_changed(
+            run.state.id, staged.step, call.operation.name, "staged", call.operation.tier, call.tool.name
+        )
         return staged_answer(call)
 
 

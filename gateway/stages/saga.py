@@ -7,10 +7,10 @@ written innermost, by `stages/journal.py`, where the same question is asked once
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import assert_never
 
+from gateway.clock import shielded
 from gateway.core.call import Call, Handler, Lane
 from gateway.core.codes import Code, Dispatched
 from gateway.core.coding import decoded
@@ -100,11 +100,18 @@ class SagaStage:
         if record is None or not records:
             return answer
         future = self._trajectories.record(run, records)
-        self._telemetry.step_changed(call.trajectory, record.step, call.operation.name, _STATE[type(records[0])])
+        self._telemetry.step_changed(
+            call.trajectory,
+            record.step,
+            call.operation.name,
+            _STATE[type(records[0])],
+            call.operation.tier,
+            call.tool.name,
+        )
         if call.operation.journal is JournalMode.LAZY:
             return answer
         try:
-            await asyncio.shield(future)
+            await shielded(future)
         except (JournalUnavailable, Conflict) as error:
             return _unrecorded(call, answer, error)
         return answer

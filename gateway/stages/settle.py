@@ -52,7 +52,7 @@ class Settle:
         prober = self._probers.get(probe.kind)
         if prober is None:
             return Answer(Verdict.UNKNOWN, f"probes of the kind {probe.kind} cannot be asked here")
-        env = await call_env(call)
+        env = (await call_env(call)).whole()
         inquiry = Inquiry.begun(probe, given_up, self._clock.now())
         while True:
             if inquiry.next_at >= call.deadline:

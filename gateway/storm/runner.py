@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -92,6 +94,7 @@ def run_storm(
     out: Path | None = None,
     progress: Callable[[str, float], None] = lambda what, share: None,
     can_run: Callable[[PolicySettings], str | None] = lambda policy: None,
+    jobs: int = 1,
 ) -> Run:
     """Run a storm under each policy and seed, measure it, and hold it to its claims.
 
@@ -105,28 +108,61 @@ def run_storm(
         out: folder for recordings and `run.json`; nothing is written without one.
         progress: told what is running and how much of it is done, 0 to 1.
         can_run: says why this engine cannot run a policy, or None.
+        jobs: storms at the same time, each in a process of its own; for an engine that waits for nobody. The result is
+            the same with any number.
     """
     run = Run(scenario, engine_name, tuple(seeds))
     wanted = {name: policy for name, policy in scenario.policies.items() if not policies or name in policies}
+    storms: list[_One] = []
     for name, policy in {OURS: PolicySettings(about="the manifest as written"), **wanted}.items():
         reason = can_run(policy)
         if reason is not None:
             run.skipped[name] = reason
             continue
-        run.by_seed[name] = []
-        for seed in seeds:
-            recording = engine(scenario, policy, seed, partial(progress, f"{name}, seed {seed}"))
-            run.by_seed[name].append(measure(recording, scenario))
-            if out is not None:
-                (out / "events").mkdir(parents=True, exist_ok=True)
-                recording.save(out / "events" / f"{name}-{seed}.jsonl.gz")
-        run.figures[name] = _medians(run.by_seed[name])
+        storms += (_One(engine, scenario, name, policy, seed, out) for seed in seeds)
+    if out is not None:
+        (out / "events").mkdir(parents=True, exist_ok=True)
+    for one, figures in zip(storms, _all(storms, jobs, progress), strict=True):
+        run.by_seed.setdefault(one.name, []).append(figures)
+    run.figures = {name: _medians(found) for name, found in run.by_seed.items()}
     ours = scenario.holds if engine_name == "virtual" else scenario.holds_live
     _hold(run, ours if claims is None else claims)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "run.json").write_text(json.dumps(run.document()) + "\n")
     return run
+
+
+@dataclass(frozen=True, slots=True)
+class _One:
+    """One storm under one policy."""
+
+    engine: Engine
+    scenario: Scenario
+    name: str
+    policy: PolicySettings
+    seed: int
+    out: Path | None
+
+    def run(self, progress: Callable[[float], None] = lambda share: None) -> Figures:
+        """Let it happen, keep its recording if there is a folder, and return its figures."""
+        recording = self.engine(self.scenario, self.policy, self.seed, progress)
+        if self.out is not None:
+            recording.save(self.out / "events" / f"{self.name}-{self.seed}.jsonl.gz")
+        return measure(recording, self.scenario)
+
+
+def _all(storms: Sequence[_One], jobs: int, progress: Callable[[str, float], None]) -> Iterator[Figures]:
+    """Yield each storm's figures, in their order."""
+    if jobs <= 1 or len(storms) <= 1:
+        for one in storms:
+            yield one.run(partial(progress, f"{one.name}, seed {one.seed}"))
+        return
+    # Processes that start afresh: a fork would take over whatever threads and locks the caller has.
+    with ProcessPoolExecutor(min(jobs, len(storms)), multiprocessing.get_context("spawn")) as pool:
+        for done, figures in enumerate(pool.map(_One.run, storms), 1):
+            progress(f"{done} of {len(storms)} storms", done / len(storms))
+            yield figures
 
 
 def _hold(run: Run, claims: Sequence[str]) -> None:

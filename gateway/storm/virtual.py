@@ -6,9 +6,8 @@ Deadline, retry, admission, breaker and dispatch are the very classes that `gate
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gateway.core.call import Call, Handler
@@ -27,7 +26,7 @@ from gateway.storm.arrivals import due_times, names, source_of, whole
 from gateway.storm.policy import catalog_of, manifest_for
 from gateway.storm.recording import Recording
 from gateway.storm.scenario import LoadSettings, PolicySettings, Scenario
-from gateway.storm.virtualtime import VirtualClock, run
+from gateway.storm.virtualtime import VirtualClock, VirtualLoop, pause, run
 from gateway.storm.world import World
 from gateway.telemetry import Telemetry
 
@@ -45,7 +44,8 @@ def simulate(
         ConfigError: something is wrong with the scenario's manifest.
     """
     catalog = catalog_of(manifest_for(scenario, policy))
-    return run(_Storm(scenario, policy, catalog, seed).run(progress))
+    storm = _Storm(scenario, policy, catalog, seed)
+    return run(lambda loop: storm.run(loop, progress))
 
 
 class _Watch(Telemetry):
@@ -57,12 +57,14 @@ class _Watch(Telemetry):
         self._number = number
         self._recording = recording
         self.state: dict[str, str] = {}
+        self.attempt = 0
 
     def breaker_changed(self, tool: str, state: str, cause: str, cooldown_s: float) -> None:
         self.state[tool] = str(state)
         self._recording.moves.add(self._at.now(), self._number, tool, str(state), str(cause), cooldown_s)
 
     def attempt_started(self, call: Call) -> object:
+        self.attempt = call.attempt  # the request that leaves next, before anybody else's turn
         return None
 
     def attempt_finished(self, handle: object, call: Call, outcome: Outcome | BaseException, seconds: float) -> None:
@@ -86,28 +88,28 @@ class _Gateway:
 class _Wire:
     """The wire of one gateway: notes every arrival at a tool."""
 
-    def __init__(self, world: World, clock: VirtualClock, watch: _Watch, recording: Recording) -> None:
-        self._world, self._clock, self._watch, self._recording = world, clock, watch, recording
+    def __init__(self, world: World, loop: VirtualLoop, watch: _Watch, recording: Recording) -> None:
+        self._world, self._loop, self._watch, self._note = world, loop, watch, recording.attempts.add
         self._trials: Counter[str] = Counter()
-        self.number = 0
 
     async def send(self, tool: ToolSpec, request: Request, timings: Timings) -> Reply | Broken:
-        is_trial = self._watch.state.get(tool.name) == "half_open"
-        number = self.number
+        name, number = tool.name, self._watch.attempt
+        is_trial = self._watch.state.get(name) == "half_open"
         if is_trial:
-            self._trials[tool.name] += 1
+            self._trials[name] += 1
         try:
-            target = self._world.tool(tool.name)
+            target = self._world.tool(name)
             if smear_s := target.smear_s():
-                await self._clock.sleep(smear_s)
+                await pause(smear_s)
                 timings = timings._replace(first_byte_s=max(0.0, timings.first_byte_s - smear_s))
-            now = self._clock.now()
-            trials = self._trials[tool.name] if is_trial else 0
-            self._recording.attempts.add(now, tool.name, number, target.queued(now), trials)
-            return await self._world.send(tool, request, timings)
+            now = self._loop.now
+            self._note(now, name, number, target.queued(now), self._trials[name] if is_trial else 0)
+            takes_s, answer = self._world.answer(target, now, timings)
+            await pause(takes_s)
+            return answer
         finally:
             if is_trial:
-                self._trials[tool.name] -= 1
+                self._trials[name] -= 1
 
     async def close(self) -> None:
         pass
@@ -117,26 +119,18 @@ class _Storm:
     def __init__(self, scenario: Scenario, policy: PolicySettings, catalog: Catalog, seed: int) -> None:
         self._scenario, self._policy, self._catalog, self._seed = scenario, policy, catalog, seed
         self._recording = Recording()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._actions = 0
 
-    async def run(self, progress: Callable[[float], None]) -> Recording:
-        loop = asyncio.get_running_loop()
+    async def run(self, loop: VirtualLoop, progress: Callable[[float], None]) -> Recording:
+        self._loop = loop
         self._clock = VirtualClock(loop, self._seed, self._policy.jitter)
-        self._world = World(self._scenario, self._clock, self._seed)
+        self._world = World(self._scenario, self._seed)
         self._gateways = [self._gateway(number) for number in range(self._scenario.gateways)]
-        loads = [loop.create_task(self._load(index, load)) for index, load in enumerate(self._scenario.load)]
-        watch = loop.create_task(self._tell(progress))
-        await asyncio.gather(*loads)
-        while self._tasks:
-            await asyncio.wait(tuple(self._tasks))
-        watch.cancel()
-        return self._recording
-
-    async def _tell(self, progress: Callable[[float], None]) -> None:
+        for index, load in enumerate(self._scenario.load):
+            self._load(index, load)
         for step in range(100):
-            progress(step / 100)
-            await self._clock.sleep(self._scenario.seconds / 100)
+            loop.call_at(self._scenario.seconds * step / 100, progress, step / 100)
+        return self._recording
 
     def _gateway(self, number: int) -> _Gateway:
         clock = self._clock
@@ -145,32 +139,30 @@ class _Storm:
         admission, retry = AdmissionStage(clock, watch, breaker.peek), RetryStage(clock, watch)
         for stage in (retry, admission, breaker):
             stage.reconfigure(self._catalog)
-        wire = _Wire(self._world, clock, watch, self._recording)
-        dispatch = Dispatch(wire, clock, watch)
+        dispatch = Dispatch(_Wire(self._world, self._loop, watch, self._recording), clock, watch)
+        return _Gateway(compose((DeadlineStage(clock, watch), retry, admission, breaker), dispatch), watch)
 
-        async def last(call: Call) -> Outcome:
-            wire.number = call.attempt
-            return await dispatch(call)
-
-        return _Gateway(compose((DeadlineStage(clock, watch), retry, admission, breaker), last), watch)
-
-    async def _load(self, index: int, load: LoadSettings) -> None:
+    def _load(self, index: int, load: LoadSettings) -> None:
         agents, tool = names(load), self._catalog.tools[load.tool]
         method, _, target = load.request.partition(" ")
         match = tool.match(method, target)
-        shape = _Shape(load, tool, match, method, target.encode())
+        captures = not match.operation.is_read
+        request = Request(method, target.encode(), (), has_side_effects=captures, capture_answer=captures)
+        shape = _Shape(load, tool, match, request)
         if load.arrive == "loop":
-            lanes = [(number, name) for number, name in enumerate(agents) for _ in range(load.lanes)]
-            await asyncio.gather(*(self._agent(shape, number, name) for number, name in lanes))
+            for number, name in enumerate(agents):
+                for _ in range(load.lanes):
+                    self._loop.spawn(self._agent(shape, number, name))
             return
         source = source_of(self._scenario, self._seed, index)
-        for number, due in enumerate(due_times(load, self._scenario.seconds, source)):
+        self._loop.spawn(self._arrivals(shape, agents, due_times(load, self._scenario.seconds, source)))
+
+    async def _arrivals(self, shape: _Shape, agents: Sequence[str], when: Iterator[float]) -> None:
+        for number, due in enumerate(when):
             if (wait_s := due - self._clock.now()) > 0:
                 await self._clock.sleep(wait_s)
             which = number % len(agents)
-            task = asyncio.get_running_loop().create_task(self._call(shape, which, agents[which], due))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._loop.spawn(self._call(shape, which, agents[which], due))
 
     async def _agent(self, shape: _Shape, number: int, name: str) -> None:
         start, end = whole(shape.load, self._scenario.seconds)
@@ -183,36 +175,24 @@ class _Storm:
     async def _call(self, shape: _Shape, number: int, name: str, due: float) -> None:
         self._actions += 1
         action = self._actions.to_bytes(8, "big")
+        tool, operation, loop = shape.tool, shape.match.operation, self._loop
+        handler = self._gateways[number % len(self._gateways)].handler
         for _ in range(shape.load.insists + 1):
-            outcome = await self._once(shape, number, name, action)
-            now = self._clock.now()
-            self._recording.calls.add(due, now, shape.tool.name, name, _word(outcome))
+            call = Call(
+                tool=tool,
+                operation=operation,
+                request=shape.request,
+                agent="anybody" if self._policy.anonymous else name,
+                started=loop.now,
+                deadline=loop.now + operation.timeouts.total,
+                action=action,
+                key=action.hex(),
+            )
+            outcome = await handler(call)
+            self._recording.calls.add(due, loop.now, tool.name, name, _word(outcome))
             if isinstance(outcome, Success):
                 return
-            due = now
-
-    async def _once(self, shape: _Shape, number: int, name: str, action: bytes) -> Outcome:
-        operation, now = shape.match.operation, self._clock.now()
-        call = Call(
-            tool=shape.tool,
-            operation=operation,
-            request=Request(
-                shape.method,
-                shape.target,
-                (),
-                has_side_effects=not operation.is_read,
-                capture_answer=not operation.is_read,
-            ),
-            agent="anybody" if self._policy.anonymous else name,
-            started=now,
-            deadline=now + operation.timeouts.total,
-            action=action,
-            key=action.hex(),
-        )
-        outcome = await self._gateways[number % len(self._gateways)].handler(call)
-        if not isinstance(outcome, Rejected) and outcome.reply is not None:
-            await outcome.reply.aclose()
-        return outcome
+            due = loop.now
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +202,7 @@ class _Shape:
     load: LoadSettings
     tool: ToolSpec
     match: Match
-    method: str
-    target: bytes
+    request: Request
 
 
 def _word(outcome: Outcome) -> str:

@@ -14,11 +14,9 @@ import random
 from collections import deque
 from collections.abc import Sequence
 
-from gateway.clock import Clock
 from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
-from gateway.core.message import BytesBody, Headers, Reply, Request
-from gateway.core.tool import ToolSpec
+from gateway.core.message import BytesBody, Headers, Reply
 from gateway.egress import Timings
 from gateway.storm.scenario import FaultSettings, Scenario, WorldSettings
 
@@ -32,7 +30,8 @@ class VirtualTool:
 
     def __init__(self, settings: WorldSettings, faults: Sequence[FaultSettings], source: random.Random) -> None:
         self._settings = settings
-        self._faults = faults
+        self._faults = [fault for fault in faults if fault.kind != "slow"]
+        self._slow = [fault for fault in faults if fault.kind == "slow"]
         self._source = source
         self._free = [0.0] * settings.workers
         self._starts: deque[float] = deque()
@@ -52,11 +51,7 @@ class VirtualTool:
     def fault(self, now: float) -> FaultSettings | None:
         """Return what is wrong with a call that arrives at `now`."""
         for fault in self._faults:
-            if (
-                fault.kind != "slow"
-                and fault.start <= now < fault.end
-                and (fault.share >= 1 or self._source.random() < fault.share)
-            ):
+            if fault.start <= now < fault.end and (fault.share >= 1 or self._source.random() < fault.share):
                 return fault
         return None
 
@@ -76,7 +71,10 @@ class VirtualTool:
         """Take a call into the queue; return when its answer is there. It is slow if the work begins in a slow time."""
         settings = self._settings
         start = max(now, heapq.heappop(self._free))
-        factor = max((f.factor for f in self._faults if f.kind == "slow" and f.start <= start < f.end), default=1.0)
+        factor = 1.0
+        for fault in self._slow:
+            if fault.start <= start < fault.end:
+                factor = max(factor, fault.factor)
         spread = 1 + settings.spread * (2 * self._source.random() - 1) if settings.spread else 1.0
         end = start + settings.service * factor * spread
         heapq.heappush(self._free, end)
@@ -86,11 +84,10 @@ class VirtualTool:
 
 
 class World:
-    """All tools of a scenario, as a `gateway.egress.Egress`: requests that arrive are told to `arrived(tool)`."""
+    """All tools of a scenario."""
 
-    def __init__(self, scenario: Scenario, clock: Clock, seed: int) -> None:
+    def __init__(self, scenario: Scenario, seed: int) -> None:
         self._scenario = scenario
-        self._clock = clock
         self._seed = seed
         self._tools: dict[str, VirtualTool] = {}
 
@@ -104,33 +101,28 @@ class World:
             known = self._tools[name] = VirtualTool(settings, faults, source)
         return known
 
-    async def send(self, tool: ToolSpec, request: Request, timings: Timings) -> Reply | Broken:
-        """Return the tool's answer, or how the exchange broke."""
-        world, now = self.tool(tool.name), self._clock.now()
+    def answer(self, world: VirtualTool, now: float, timings: Timings) -> tuple[float, Reply | Broken]:
+        """Return how long a request that arrives now takes, and the tool's answer or how the exchange breaks."""
         patience_s = min(timings.first_byte_s, timings.total_s)
         fault = world.fault(now)
         kind = fault.kind if fault is not None else ""
         if kind == "down":
-            await self._clock.sleep(0.0005)
-            return Broken(Fault.CONNECT, Dispatched.NO, "nobody listens there")
+            return 0.0005, Broken(Fault.CONNECT, Dispatched.NO, "nobody listens there")
         if kind == "hang":
-            await self._clock.sleep(patience_s)
-            return Broken(Fault.TIMEOUT, Dispatched.YES, f"it did not answer in {patience_s:g} s")
+            return patience_s, _late(patience_s)
         asked_s = world.throttled_s(now)
         if asked_s is not None:
-            await self._clock.sleep(0.001)
-            return _reply(429, ((b"retry-after-ms", b"%d" % max(1, math.ceil(asked_s * 1000))),))
+            return 0.001, _reply(429, ((b"retry-after-ms", b"%d" % max(1, math.ceil(asked_s * 1000))),))
         end = world.work(now)
         if end - now > patience_s:
-            await self._clock.sleep(patience_s)
-            return Broken(Fault.TIMEOUT, Dispatched.YES, f"it did not answer in {patience_s:g} s")
-        await self._clock.sleep(end - now)
+            return patience_s, _late(patience_s)
         if kind == "reset":
-            return Broken(Fault.RESET, Dispatched.YES, "it broke off")
-        return _reply(500 if kind == "error" else 200)
+            return end - now, Broken(Fault.RESET, Dispatched.YES, "it broke off")
+        return end - now, _reply(500 if kind == "error" else 200)
 
-    async def close(self) -> None:
-        """Nothing to give back."""
+
+def _late(patience_s: float) -> Broken:
+    return Broken(Fault.TIMEOUT, Dispatched.YES, f"it did not answer in {patience_s:g} s")
 
 
 def _reply(status: int, headers: Headers = ()) -> Reply:

@@ -11,13 +11,16 @@ increment itself). Gauges that somebody else knows are asked for at scrape time.
 from __future__ import annotations
 
 import platform
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.utils import floatToGoString
 
 __all__ = ["CATALOGUE", "OTHER", "DomainUse", "Metric", "Metrics", "Statistics", "metrics_page"]
 
@@ -115,6 +118,71 @@ class Names(dict[str, str]):
         return self[name]
 
 
+class Tally(dict[tuple[str, ...], int]):
+    """Counts by label values that the metric does not know yet. Counting is an addition; each scrape hands them over.
+
+    To be used on one thread, that of the event loop, which also scrapes.
+    """
+
+    def __init__(self, counter: Counter) -> None:
+        super().__init__()
+        self._counter = counter
+
+    def __missing__(self, values: tuple[str, ...]) -> int:
+        return 0
+
+    def hand_over(self) -> None:
+        """Add what was counted to the metric."""
+        for values, count in self.items():
+            self._counter.labels(*values).inc(count)
+        self.clear()
+
+
+class Spread:
+    """A histogram whose observation is one search and one addition. For the event loop's thread, which also scrapes."""
+
+    def __init__(self, row: Metric) -> None:
+        self._row = row
+        self._seen: dict[str, list[float]] = {}
+
+    def observe(self, label: str, value: float) -> None:
+        """Count a value under the one label that there is."""
+        seen = self._seen.get(label)
+        if seen is None:
+            seen = self._seen[label] = [0.0] * (len(self._row.buckets) + 2)
+        seen[bisect_left(self._row.buckets, value)] += 1
+        seen[-1] += value
+
+    def describe(self) -> Iterator[HistogramMetricFamily]:
+        yield self._family()
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        family = self._family()
+        bounds = [*map(floatToGoString, self._row.buckets), "+Inf"]
+        for label, seen in self._seen.items():
+            counts = accumulate(seen[:-1])
+            family.add_metric((label,), list(zip(bounds, counts, strict=True)), seen[-1])
+        yield family
+
+    def _family(self) -> HistogramMetricFamily:
+        return HistogramMetricFamily(self._row.name, self._row.help, labels=self._row.labels)
+
+
+class _Reaper:
+    """Stands first in the registry: before anything is read, every tally is handed over."""
+
+    def __init__(self) -> None:
+        self.tallies: list[Tally] = []
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        return iter(())
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        for tally in self.tallies:
+            tally.hand_over()
+        return iter(())
+
+
 class Children(dict[tuple[str, ...], Any]):
     """The children of one metric by label values, made at first use."""
 
@@ -135,21 +203,24 @@ class Metrics:
         self.tools = Names()
         self.causes = Names(limit=MAX_WORDS)
         self.places = Names(limit=MAX_WORDS)
+        reaper = _Reaper()
+        self.registry.register(reaper)
         self._made = {row.name: _make(row, self.registry) for row in CATALOGUE if row.kind != "scraped"}
-        self.calls = self._children("gateway_calls_total")
-        self.call_seconds = self._children("gateway_call_duration_seconds")
-        self.attempts = self._children("gateway_attempts_total")
+        self.calls = Tally(self._made["gateway_calls_total"])
+        self.call_seconds: Spread = self._made["gateway_call_duration_seconds"]
+        self.attempts = Tally(self._made["gateway_attempts_total"])
         self.refusals = self._children("gateway_refusals_total")
         self.retries = self._children("gateway_retries_total")
-        self.queue_wait = self._children("gateway_queue_wait_seconds")
+        self.queue_wait: Spread = self._made["gateway_queue_wait_seconds"]
         self.breaker_state = self._children("gateway_breaker_state")
         self.breaker_transitions = self._children("gateway_breaker_transitions_total")
-        self.steps = self._children("gateway_steps_total")
+        self.steps = Tally(self._made["gateway_steps_total"])
         self.compensations = self._children("gateway_compensations_total")
         self.trajectories = self._children("gateway_trajectories_total")
         self.loops = self._children("gateway_loops_total")
         self.entropy: Any = self._made["gateway_action_entropy_bits"]
         self.background_failures = self._children("gateway_background_failures_total")
+        reaper.tallies += (self.calls, self.attempts, self.steps)
         self.journal_seconds: Any = self._made["gateway_journal_commit_seconds"]
         self.journal_entries: Any = self._made["gateway_journal_entries_total"]
         self._children("gateway_build_info")[(version, platform.python_version())].set(1)
@@ -190,6 +261,10 @@ class Metrics:
 
 
 def _make(row: Metric, registry: CollectorRegistry) -> Any:
+    if row.kind == "histogram" and len(row.labels) == 1:
+        spread = Spread(row)
+        registry.register(spread)
+        return spread
     if row.kind == "histogram":
         return Histogram(row.name, row.help, row.labels, registry=registry, buckets=row.buckets)
     return (Counter if row.kind == "counter" else Gauge)(row.name, row.help, row.labels, registry=registry)

@@ -35,6 +35,9 @@ __all__ = ["Telemetry"]
 STEP_STATES = frozenset(
     {
         "intended",
+        "staged",
+        "released",
+        "deferred",
         "committed",
         "failed",
         "in_doubt",
@@ -45,6 +48,9 @@ STEP_STATES = frozenset(
         "compensation_failed",
     }
 )
+_ORDINARY = frozenset({"intended", "committed", "failed"})
+"""States of a step that only the count, the timeline and the debug log hear of."""
+
 TRAJECTORY_STATES = frozenset(
     {"preparing", "pivot", "finalizing", "succeeded", "compensating", "aborted_clean", "frozen", "closed"}
 )
@@ -199,8 +205,8 @@ class Telemetry:
     def _call_finished(self, handle: object, call: Call, outcome: Outcome | BaseException, seconds: float) -> None:
         verdict, tool, metrics = judge(outcome), call.tool, self.metrics
         name = metrics.tools.get(tool.name) or metrics.tools.learn(tool.name)
-        metrics.calls[(name, tool.domain.name, call.operation.tier, verdict.outcome)].inc()
-        metrics.call_seconds[(name,)].observe(seconds)
+        metrics.calls[(name, tool.domain.name, call.operation.tier, verdict.outcome)] += 1
+        metrics.call_seconds.observe(name, seconds)
         if verdict.code is not None:
             metrics.refusals[(name, verdict.code)].inc()
         if isinstance(handle, CallSpan):
@@ -233,7 +239,7 @@ class Telemetry:
     def _attempt_finished(self, handle: object, call: Call, outcome: Outcome | BaseException, seconds: float) -> None:
         verdict = judge(outcome)
         tool = self.metrics.tools.get(call.tool.name) or self.metrics.tools.learn(call.tool.name)
-        self.metrics.attempts[(tool, verdict.fault)].inc()
+        self.metrics.attempts[(tool, verdict.fault)] += 1
         if isinstance(handle, AttemptSpan):
             self._traces.attempt_finished(handle, call, verdict)
         if self._is_debug():
@@ -255,7 +261,7 @@ class Telemetry:
     @_never_raises
     def queue_waited(self, call: Call, seconds: float) -> None:
         """A call got its slot after waiting."""
-        self.metrics.queue_wait[(call.tool.domain.name,)].observe(seconds)
+        self.metrics.queue_wait.observe(call.tool.domain.name, seconds)
         if isinstance(call.trace, CallSpan):
             call.trace.span.set_attribute("seawall.queue_wait_s", seconds)
         if self.timeline.is_watched:
@@ -281,13 +287,25 @@ class Telemetry:
         if self.timeline.is_watched:
             self._tell("refused", tool=tool, code=code.value)
 
-    @_never_raises
     def step_changed(
-        self, trajectory: str, step: int, operation: str, state: str, *, tier: str = "", tool: str = ""
+        self, trajectory: str, step: int, operation: str, state: str, tier: str = "", tool: str = ""
     ) -> None:
         """A step was intended, committed, failed, is in doubt, or was compensated."""
+        try:
+            self._step_changed(trajectory, step, operation, state, tier, tool)
+        except Exception as error:
+            self.background_failed("telemetry.step_changed", error)
+
+    def step_reached(self, call: Call, step: int, state: str) -> None:
+        """The step that a call is has come to another state; see `step_changed`."""
+        operation = call.operation
+        self.step_changed(call.trajectory, step, operation.name, state, operation.tier, call.tool.name)
+
+    def _step_changed(self, trajectory: str, step: int, operation: str, state: str, tier: str, tool: str) -> None:
         known = state if state in STEP_STATES else OTHER
-        self.metrics.steps[(tier if tier in TIERS else OTHER, known)].inc()
+        self.metrics.steps[(tier if tier in TIERS else OTHER, known)] += 1
+        if state in _ORDINARY and not self.timeline.is_watched and not self._is_debug():
+            return
         if (result := COMPENSATION_RESULTS.get(state)) is not None:
             self.metrics.compensations[(result,)].inc()
         level = logging.WARNING if state in ("compensation_failed", "escalated") else logging.DEBUG

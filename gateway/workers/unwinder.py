@@ -164,7 +164,7 @@ class Unwinder:
                 await self._trajectories.decided(
                     run, SkipCompensation(step=step.number, reason=reason, is_residue=is_residue)
                 )
-                self._telemetry.step_changed(run.state.id, step.number, step.operation, "skipped")
+                self._telemetry.step_changed(run.state.id, step.number, step.operation, "skipped", step.tier, step.tool)
                 return True
             case Stuck(step, reason):
                 return await self._settle(run, step, reason)
@@ -270,12 +270,14 @@ class Unwinder:
         await self._trajectories.decided(
             run, FinishCompensation(step=step.number, status=_status(outcome), is_proven=is_proven)
         )
-        self._telemetry.step_changed(run.state.id, step.number, step.operation, "compensated")
+        self._telemetry.step_changed(run.state.id, step.number, step.operation, "compensated", step.tier, step.tool)
 
     async def _refuse(self, run: Run, step: Step, outcome: Outcome, detail: str) -> None:
         await self._trajectories.decided(run, RefuseCompensation(
             step=step.number, fault=_fault(outcome).value, detail=detail, status=_status(outcome)))  # fmt: skip
-        self._telemetry.step_changed(run.state.id, step.number, step.operation, "compensation_failed")
+        self._telemetry.step_changed(
+            run.state.id, step.number, step.operation, "compensation_failed", step.tier, step.tool
+        )
 
     async def _is_gone(self, run: Run, step: Step) -> bool | None:
         """Ask whether the effect of an undone step is gone; None if nobody can tell."""
@@ -288,7 +290,7 @@ class Unwinder:
         call = None if prober is None else await self._recalled(run, step, origin, operation)
         if prober is None or call is None:
             return None
-        env = await call_env(call)
+        env = (await call_env(call)).whole()
         for wait_s in (probe.delay_s, probe.again_s, probe.again_s):
             await self._clock.sleep(wait_s)
             call.deadline = self._clock.now() + operation.timeouts.total

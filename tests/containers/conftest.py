@@ -22,10 +22,10 @@ def podman(images: None, tmp_path: Path) -> Podman:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker, and time for a build."""
+    """One worker, and time for a build that is tried again."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.containers)
             item.add_marker(pytest.mark.xdist_group("containers"))
-            item.add_marker(pytest.mark.timeout(300))
+            item.add_marker(pytest.mark.timeout(1500))

@@ -7,6 +7,7 @@ import asyncio
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,16 +15,25 @@ from gateway import __version__
 from tests.helm.tools import ROOT
 from tests.lacking import lacking
 
-__all__ = ["GUARD", "IMAGE", "Podman", "build_images"]
+__all__ = ["BASES", "GUARD", "IMAGE", "REVISION", "Podman", "build_environment", "build_images"]
 
 IMAGE = f"localhost/seawall:{__version__}"
 GUARD = f"localhost/seawall-guard:{__version__}"
+BASES = ("localhost/seawall-build:12", "localhost/seawall-run:12")
 RESTRICTED = (
     "--read-only", "--read-only-tmpfs=false", "--user", "65532:65532", "--cap-drop", "all",
     "--security-opt", "no-new-privileges", "--memory", "512m",
 )  # fmt: skip
 """Without podman's own tmpfs on /run, which Kubernetes does not mount either."""
-NEEDED = ("buildah", "podman", "runc", "conmon", "nft", "unshare", "ip")
+NEEDED = (
+    "buildah", "mmdebstrap", "podman", "runc", "conmon", "nft", "iptables", "unshare", "ip", "podman-compose", "skopeo",
+)  # fmt: skip
+
+REVISION = "5ea" + "0" * 37
+"""Instead of the commit, so that each commit does not make other images of the same files."""
+
+ATTEMPTS, BUILD_S = 3, 400
+"""Of downloading and building, each: a mirror that is away for a moment must not fail everything else."""
 
 _CONFIGURATION = """
 [containers]
@@ -43,17 +53,28 @@ def build_images() -> None:
         lacking("containers: this needs root")
     if missing := [name for name in NEEDED if shutil.which(name) is None]:
         lacking(f"containers: no {', '.join(missing)}; tests/containers/setup installs them")
-    folder = ROOT / "var" / "images"
-    environment = {**os.environ, "STORAGE_DRIVER": "overlay", "BUILDAH_ISOLATION": "chroot"}
+    for command in (["docker/bases", str(ROOT / "var" / "images")], ["docker/build", *BASES]):
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                made = subprocess.run(
+                    command, cwd=ROOT, env=build_environment(), capture_output=True, text=True, timeout=BUILD_S
+                )
+                if made.returncode == 0:
+                    break
+                told = made.stderr
+            except subprocess.TimeoutExpired as error:
+                told = f"it did not end within {BUILD_S} s: {error.stderr!r}"
+            print(f"{command[0]}, attempt {attempt} of {ATTEMPTS}: {told[-2000:]}", file=sys.__stderr__, flush=True)
+        else:
+            lacking(f"containers: {command[0]} failed {ATTEMPTS} times:\n{told[-2000:]}")
+
+
+def build_environment() -> dict[str, str]:
+    """Return what the scripts under docker/ need on this machine."""
+    environment = {**os.environ, "STORAGE_DRIVER": "overlay", "BUILDAH_ISOLATION": "chroot", "REVISION": REVISION}
     if "PIP_CERT" not in environment and Path("/etc/ssl/certs/ca-certificates.crt").exists():
         environment["PIP_CERT"] = "/etc/ssl/certs/ca-certificates.crt"
-    for command in (
-        ["docker/bases", str(folder)],
-        ["docker/build", "localhost/seawall-build:12", "localhost/seawall-run:12"],
-    ):
-        made = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-        if made.returncode:
-            lacking(f"containers: {command[0]} failed:\n{made.stderr[-2000:]}")
+    return environment
 
 
 class Podman:
@@ -62,6 +83,9 @@ class Podman:
     def __init__(self, folder: Path) -> None:
         configuration = folder / "containers.conf"
         configuration.write_text(_CONFIGURATION)
+        self.bridged = folder / "bridged.conf"
+        """The same for containers with networks of their own; only inside a network namespace of the test's own."""
+        self.bridged.write_text(_CONFIGURATION.replace('netns = "host"\n', ""))
         self.environment = {**os.environ, "STORAGE_DRIVER": "overlay", "CONTAINERS_CONF": str(configuration)}
 
     def command(self, *arguments: str) -> list[str]:

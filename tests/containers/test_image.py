@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from gateway import __version__
 from gateway.demo.process import free_port
-from tests.containers.engine import GUARD, IMAGE, Podman
+from tests.containers.engine import BASES, GUARD, IMAGE, REVISION, Podman, build_environment
 from tests.gateway.harness import Client, write_manifest
 from tests.helm.tools import ROOT
 from tests.origin import Answer, Origin
@@ -85,8 +85,23 @@ def test_the_image_is_small_and_says_what_it_is(podman: Podman) -> None:
     assert image["Config"]["User"] == "65532:65532"
     assert image["Config"]["Entrypoint"] == ["/usr/local/bin/seawall"]
     assert image["Labels"]["org.opencontainers.image.version"] == __version__
+    assert image["Labels"]["org.opencontainers.image.revision"] == REVISION
     assert image["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
     assert image["Healthcheck"]["Test"] == ["CMD", "/usr/local/bin/seawall", "health"]
+
+
+def test_another_revision_is_another_label(podman: Podman) -> None:
+    """A build that keeps the steps of an earlier one must not keep its labels, else the image says it is another."""
+    name, revision = "localhost/seawall-labelled", uuid.uuid4().hex
+    environment = build_environment() | {"NAME": name, "REVISION": revision}
+    try:
+        subprocess.run(
+            ["docker/build", *BASES], cwd=ROOT, env=environment, check=True, capture_output=True, timeout=300
+        )
+        (image,) = json.loads(podman.run("image", "inspect", f"{name}:{__version__}").stdout)
+        assert image["Labels"]["org.opencontainers.image.revision"] == revision
+    finally:
+        podman.run("rmi", f"{name}:{__version__}", f"{name}-guard:{__version__}", is_checked=False)
 
 
 def test_there_is_no_shell_and_no_package_manager(podman: Podman) -> None:

@@ -63,6 +63,8 @@ def test_kinds_are_told_apart() -> None:
         ('{"jsonrpc":"2.0","id":1,"result":{},"error":{}}', INVALID_REQUEST),
         ('{"jsonrpc":"2.0","id":1,"result":7}', INVALID_REQUEST),
         ('{"jsonrpc":"2.0","id":1,"method":"x"} x', PARSE_ERROR),
+        ('{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":NaN}}', PARSE_ERROR),
+        ('[{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":-Infinity}}]', PARSE_ERROR),
     ],
 )
 def test_what_is_no_message_is_named(text: str | bytes, code: int) -> None:

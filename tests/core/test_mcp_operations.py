@@ -7,6 +7,7 @@ import pytest
 
 from gateway.core.manifest import Tier
 from gateway.core.mcp_operations import BadArguments, built, described, result_of
+from gateway.core.tool import CallForm
 from tests.builders import operation_of, tool_of
 
 
@@ -58,3 +59,55 @@ def test_an_answer_is_text_and_structure() -> None:
     assert (bad["content"][0]["text"], bad["isError"]) == ("HTTP 404", True)
     long = json.loads(result_of(200, "text/plain", b"x" * (2 << 20)))
     assert "cut off" in long["content"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("source", "form", "arguments", "target", "headers", "body"),
+    [
+        ("POST /a", {"query": {"dry"}}, {"dry": True, "n": 1}, "/a?dry=true", {}, '{"n":1}'),
+        ("GET /a", {"joined": {"f"}}, {"f": ["x", "y"], "g": ["1", "2"]}, "/a?f=x%2Cy&g=1&g=2", {}, None),
+        ("GET /a", {"headers": {"X-A": "X-A"}}, {"X-A": "b c"}, "/a", {"X-A": "b c"}, None),
+        ("POST /a", {"is_form": True}, {"a": "x", "m": {"k": {"l": [1, 2]}}}, "/a", {}, "a=x&m[k][l][0]=1&m[k][l][1]=2"),
+        ("PUT /a", {"body": "body"}, {"body": [1, 2]}, "/a", {}, "[1,2]"),
+        ("PUT /a", {"body": "body"}, {}, "/a", {}, None),
+        ("DELETE /a", {"query": {"why"}}, {"why": "é"}, "/a?why=%C3%A9", {}, None),
+    ],
+)  # fmt: skip
+def test_arguments_go_where_the_document_says(
+    source: str, form: dict[str, Any], arguments: dict[str, Any], target: str, headers: dict[str, str], body: str | None
+) -> None:
+    """Query, header, form, or the whole body."""
+    made = built(operation_of(source=source, form=CallForm(**form)), arguments)
+    sent = {name.decode(): value.decode() for name, value in made[2] if name != b"Content-Type"}
+    assert (made[1], sent) == (target, headers)
+    assert (None if made[3] is None else made[3].decode()) == body
+    kinds = [value for name, value in made[2] if name == b"Content-Type"]
+    kind = b"application/x-www-form-urlencoded" if form.get("is_form") else b"application/json"
+    assert kinds == ([] if body is None else [kind])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({}, "'n' is missing"),
+        ({"n": "7"}, "'n' must be of the type integer"),
+        ({"n": 7.5}, "integer"),
+        ({"n": float("inf")}, "integer"),
+        ({"n": True}, "integer"),
+        ({"n": 7, "s": {}}, "string"),
+        ({"n": 7, "l": "x"}, "array"),
+        ({"n": 7, "o": []}, "object"),
+        ({"n": 7, "b": 1}, "boolean"),
+        ({"n": 7, "z": 1}, "null"),
+        ({"n": 7, "f": "1"}, "number"),
+        ({"n": 7, "X-A": "a\r\nb"}, "header"),
+    ],
+)
+def test_arguments_are_held_to_what_their_schema_says_of_them(arguments: dict[str, Any], why: str) -> None:
+    """Nothing is sent; the sentence names the argument."""
+    kinds = {"n": "integer", "s": "string", "l": "array", "o": "object", "b": "boolean", "z": "null", "f": "number"}
+    schema = {"properties": {name: {"type": kind} for name, kind in kinds.items()}, "required": ["n"]}
+    operation = operation_of(source="POST /a", input=schema, form=CallForm(headers={"X-A": "X-A"}))
+    with pytest.raises(BadArguments, match=why):
+        built(operation, arguments)
+    built(operation, {"n": 7.0, "s": "x", "l": [], "o": {}, "b": False, "z": None, "f": 1, "more": 1})

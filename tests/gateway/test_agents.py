@@ -15,7 +15,7 @@ from gateway.config.tokens import TokenFile
 from gateway.core.server import ServerSettings
 from gateway.core.tokens import Scope
 from tests.gateway.harness import Answered, Child, Serving, serving, write_manifest
-from tests.origin import Answer, Origin
+from tests.origin import Answer, Hang, Origin
 
 JSON = ((b"Content-Type", b"application/json"),)
 
@@ -231,6 +231,81 @@ async def test_a_revoked_token_is_refused_within_moments_and_a_new_one_taken(tmp
                 await asyncio.sleep(0.05)
         assert (await world.send("new", "GET", "/pay/x")).status == 200, "the old one was exchanged for it"
         assert (await world.send("bob", "GET", "/pay/x")).status == 200
+
+
+async def test_a_revoked_token_cuts_streams_and_reads_and_lets_writes_finish(tmp_path: Path) -> None:
+    """Nothing that was opened under it stays open: an MCP session's stream, a read in flight. A write that was sent is
+    finished and recorded."""
+    async with agents(tmp_path) as world:
+        release = asyncio.Event()
+        world.origin.on("GET /slow", Hang())
+        world.origin.on("POST /holds", Answer(201, b'{"id": "h1"}', JSON, hold=release))
+        accept = ("Accept", "application/json, text/event-stream")
+        greeting = {
+            "jsonrpc": "2.0", "id": 1, "method": "initialize",
+            "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+        }  # fmt: skip
+        streams = {}
+        for who in ("ana", "bob"):
+            greeted = await world.send(who, "POST", "/seawall/mcp", greeting, headers=(accept,))
+            session = ("Mcp-Session-Id", greeted["Mcp-Session-Id"])
+            fields = [("Seawall-Agent-Token", world.texts[who]), accept, session]
+            reader, writer = await world.running.agent.open()
+            writer.write(world.running.agent.head("GET", "/seawall/mcp", fields, None))
+            await reader.readuntil(b": listening")
+            streams[who] = (reader, writer)
+        read = asyncio.ensure_future(world.send("ana", "GET", "/pay/slow"))
+        write = asyncio.ensure_future(world.send("ana", "POST", "/pay/holds", {"n": 1}, run="r1"))
+        await world.origin.received(2)
+        TokenFile(world.path).revoke("ana", 1)
+        async with asyncio.timeout(20):
+            with contextlib.suppress(OSError):
+                await streams["ana"][0].read()
+            await asyncio.wait((read, write))
+            hanging = next(one for one in world.origin.requests if b"/slow" in one.head)
+            await hanging.gone.wait()
+        assert all(isinstance(one.exception(), OSError | EOFError) for one in (read, write))
+        release.set()
+        async with asyncio.timeout(20):
+            while (await steps_of(world, "r1"))[0]["state"] != "committed":
+                pass
+        assert (await world.send("bob", "GET", "/pay/x")).status == 200
+        assert not streams["bob"][0].at_eof()
+        for _, writer in streams.values():
+            writer.close()
+
+
+async def steps_of(world: Agents, run: str) -> list[dict[str, object]]:
+    return list((await world.control("root", "GET", f"/api/v1/trajectories/{run}")).json["steps"])
+
+
+async def test_nobody_plans_anothers_run_or_asks_about_its_approvals(tmp_path: Path) -> None:
+    """An approval's name holds the run's, which is no secret."""
+    path = tmp_path / "tokens.json"
+    texts = {name: TokenFile(path).issue(Scope.AGENT, name, 0)[0] for name in ("ana", "bob")}
+    text = """
+version: 1
+tools:
+  pay:
+    upstream: http://127.0.0.1:PORT
+    operations: {payout: {match: POST /payouts, tier: pivot, approval: required}}
+"""
+    async with Origin() as origin, serving(tmp_path, origin.port, text, tokens=str(path)) as running:
+
+        async def send(who: str, method: str, target: str, body: object = None) -> Answered:
+            fields = [("Seawall-Agent-Token", texts[who])]
+            return await running.agent.send(method, target, body, run="r1", headers=fields)
+
+        held = await send("ana", "POST", "/pay/payouts", {"n": 1})
+        assert (held.status, held.code) == (202, "HELD_FOR_APPROVAL")
+        assert (await send("ana", "GET", held["Location"])).status == 202
+        theirs = await send("bob", "GET", held["Location"])
+        assert (theirs.status, theirs.code) == (404, "ERR_UNKNOWN_APPROVAL")
+        plan = {"enforce": True, "steps": [{"id": "a", "operation": "pay.payout"}]}
+        refused = await send("bob", "POST", "/seawall/v1/trajectories/r1/plan", plan)
+        assert (refused.status, refused.code) == (403, "ERR_FOREIGN_TRAJECTORY")
+        assert (await send("bob", "POST", "/pay/payouts", {"n": 1})).code == "ERR_FOREIGN_TRAJECTORY"
+        assert origin.requests == []
 
 
 async def test_operators_act_viewers_look_and_agents_do_neither(tmp_path: Path) -> None:

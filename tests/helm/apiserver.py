@@ -2,19 +2,22 @@
 
 Objects are checked against Kubernetes' own schemas, so that a field which a real server would drop is refused here. A
 pod that a mutating webhook selects is sent to it over TLS, trusted by the configuration's `caBundle` alone, and a webhook
-that cannot be reached refuses the pod if its policy says so. Nothing runs: no controller, no kubelet.
+that cannot be reached refuses the pod if its policy says so. There is no controller, and no kubelet but the one that a test
+brings.
 
 Helm sends its release Secrets as protobuf; of that only what Secrets use is read.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import copy
 import itertools
 import json
 import ssl
 import uuid
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,7 +32,7 @@ from tests.kubernetes.patching import apply_patch
 
 __all__ = ["ApiServer"]
 
-_ALL = ["create", "delete", "get", "list", "patch", "update"]
+_ALL = ["create", "delete", "get", "list", "patch", "update", "watch"]
 _KINDS: dict[str, dict[str, tuple[str, bool]]] = {
     "v1": {
         "configmaps": ("ConfigMap", True), "namespaces": ("Namespace", False), "pods": ("Pod", True),
@@ -49,6 +52,7 @@ _LIST_KEYS = ("name", "containerPort", "port", "mountPath", "key")
 """What strategic merge tells items of a list apart by."""
 
 Object = dict[str, Any]
+Kubelet = Callable[[Object], Awaitable[int]]
 Key = tuple[str, str, str, str]
 
 
@@ -58,13 +62,18 @@ class ApiServer:
     Attributes:
         objects: by resource, group and version, namespace and name.
         webhooks: where the Service of a webhook is reached, by `namespace/name`.
+        kubelet: runs a pod and returns its exit code; without one pods stay pending.
         url: where it listens, once started.
     """
 
     def __init__(self, version: str = "1.37") -> None:
         self.objects: dict[Key, Object] = {}
         self.webhooks: dict[str, str] = {}
+        self.kubelet: Kubelet | None = None
         self.url = ""
+        self._is_stopped = False
+        self._changed = asyncio.Event()
+        self._pods: set[asyncio.Task[None]] = set()
         self._version = version
         self._counter = itertools.count(1)
         self._runner: web.AppRunner | None = None
@@ -73,13 +82,17 @@ class ApiServer:
         """Listen on loopback."""
         app = web.Application(client_max_size=8 << 20)
         app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:
         """End."""
+        self._is_stopped = True
+        self._tell()
+        for task in self._pods:
+            task.cancel()
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -112,7 +125,7 @@ class ApiServer:
 
     # --- HTTP
 
-    async def _answer(self, request: web.Request) -> web.Response:
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = [part for part in request.path.split("/") if part]
         if (told := self._discovery(path)) is not None:
             return web.json_response(told)
@@ -128,11 +141,14 @@ class ApiServer:
             return _status(404, "NotFound", request.path)
         return await self._act(request, (group, resource, namespace, name))
 
-    async def _act(self, request: web.Request, key: Key) -> web.Response:
+    async def _act(self, request: web.Request, key: Key) -> web.StreamResponse:
         if request.method == "GET":
+            if request.query.get("watch") in ("1", "true"):
+                return await self._watch(request, key)
             return self._read(request, key)
         if request.method == "DELETE":
             gone = self.objects.pop(key, None)
+            self._tell()
             return web.json_response(gone) if gone else _status(404, "NotFound", key[3])
         raw = await request.read()
         body = _secret(raw) if "protobuf" in request.content_type else yaml.safe_load(raw)
@@ -166,25 +182,76 @@ class ApiServer:
         metadata.setdefault("uid", str(uuid.uuid4()))
         metadata.setdefault("creationTimestamp", datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
         self.objects[key] = body
+        self._tell()
+        if is_new and resource == "pods" and self.kubelet is not None:
+            self._pods.add(asyncio.create_task(self._run(key, self.kubelet)))
         return web.json_response(body, status=201 if is_new else 200)
 
     def _read(self, request: web.Request, key: Key) -> web.Response:
-        group, resource, namespace, name = key
+        group, resource, _, name = key
         if name:
             found = self.objects.get(key)
             return web.json_response(found) if found else _status(404, "NotFound", f'{resource} "{name}" not found')
-        wanted = _selector(request.query.get("labelSelector", ""))
-        items = [
-            each
-            for (its_group, its_resource, its_namespace, _), each in self.objects.items()
-            if (its_group, its_resource) == (group, resource)
-            and namespace in ("", its_namespace)
-            and wanted.items() <= each["metadata"].get("labels", {}).items()
-        ]
         kind = _KINDS[group][resource][0]
+        items = list(self._chosen(request, key).values())
         return web.json_response(
             {"kind": f"{kind}List", "apiVersion": group, "metadata": {"resourceVersion": "1"}, "items": items}
         )
+
+    def _chosen(self, request: web.Request, key: Key) -> dict[Key, Object]:
+        group, resource, namespace, _ = key
+        labels = _selector(request.query.get("labelSelector", ""))
+        name = _selector(request.query.get("fieldSelector", "")).get("metadata.name")
+        return {
+            its: each
+            for its, each in self.objects.items()
+            if its[:2] == (group, resource)
+            and namespace in ("", its[2])
+            and name in (None, its[3])
+            and labels.items() <= each["metadata"].get("labels", {}).items()
+        }
+
+    async def _watch(self, request: web.Request, key: Key) -> web.StreamResponse:
+        """Tell every change since the watch began, as one JSON line each, until the client leaves."""
+        stream = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await stream.prepare(request)
+        seen: dict[Key, Object] = {}
+        wants_bookmark = request.query.get("sendInitialEvents") == "true"
+        while not self._is_stopped and request.transport is not None:
+            changed, now = self._changed, self._chosen(request, key)
+            events = [("DELETED", seen[its]) for its in seen.keys() - now.keys()]
+            events += [
+                ("MODIFIED" if its in seen else "ADDED", each) for its, each in now.items() if seen.get(its) != each
+            ]
+            if wants_bookmark:  # what client-go 1.35 and newer waits for instead of listing first
+                events.append(("BOOKMARK", self._bookmark(key)))
+                wants_bookmark = False
+            seen = {its: copy.deepcopy(each) for its, each in now.items()}
+            try:
+                for kind, each in events:
+                    await stream.write(json.dumps({"type": kind, "object": each}).encode() + b"\n")
+            except ConnectionResetError:
+                break
+            await changed.wait()
+        return stream
+
+    def _bookmark(self, key: Key) -> Object:
+        metadata = {
+            "resourceVersion": str(next(self._counter)),
+            "annotations": {"k8s.io/initial-events-end": "true"},
+            "creationTimestamp": None,
+        }
+        return {"apiVersion": key[0], "kind": _KINDS[key[0]][key[1]][0], "metadata": metadata}
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _run(self, key: Key, kubelet: Kubelet) -> None:
+        code = await kubelet(self.objects[key])
+        if key in self.objects:
+            self.objects[key]["status"] = {"phase": "Failed" if code else "Succeeded"}
+            self._tell()
 
     def _discovery(self, path: list[str]) -> Object | None:
         if path == ["version"]:
@@ -203,6 +270,8 @@ class ApiServer:
                 if "/" in each
             ]
             return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+        if path[:2] == ["openapi", "v3"]:
+            return _openapi("/".join(path[2:]))
         group = "/".join(path[1:])
         if group not in _KINDS:
             return None
@@ -268,6 +337,27 @@ class ApiServer:
 
 class _Denied(Exception):
     """Admission said no."""
+
+
+def _openapi(place: str) -> Object | None:
+    """Return the index or one group's paths, with what clients look for: that fields are validated here, not by them."""
+    places = {f"apis/{each}" if "/" in each else f"api/{each}": each for each in _KINDS}
+    if not place:
+        return {"paths": {each: {"serverRelativeURL": f"/openapi/v3/{each}"} for each in places}}
+    if place not in places:
+        return None
+    group, _, version = places[place].rpartition("/")
+    parameters = [{"name": name, "in": "query"} for name in ("fieldValidation", "dryRun")]
+    paths = {
+        f"/{place}/namespaces/{{namespace}}/{name}/{{name}}": {
+            "patch": {
+                "x-kubernetes-group-version-kind": {"group": group, "version": version, "kind": kind},
+                "parameters": parameters,
+            }
+        }
+        for name, (kind, _) in _KINDS[places[place]].items()
+    }
+    return {"openapi": "3.0.0", "info": {"title": "a cluster", "version": "1"}, "paths": paths}
 
 
 def _status(code: int, reason: str, message: str) -> web.Response:

@@ -12,7 +12,7 @@ import yaml
 from gateway import __version__
 from gateway.config.server import load_server
 from gateway.config.source import ManifestSource
-from gateway.kubernetes.settings import InjectSettings
+from gateway.kubernetes.settings import DEFAULT_IMAGE, InjectSettings
 from gateway.kubernetes.sidecar import container, variables, volumes
 from tests.helm.objects import VERSIONS, check, named, pods_of
 from tests.helm.tools import CHART, ROOT, Helm
@@ -74,6 +74,36 @@ def test_the_sidecar_is_the_one_that_inject_makes(helm: Helm) -> None:
     assert sorted(spec["volumes"], key=key) == sorted(volumes(settings), key=key)
     assert {item["name"]: item["value"] for item in spec["containers"][0]["env"]} == variables(settings)
     assert spec["terminationGracePeriodSeconds"] == 70
+
+
+def test_an_agent_that_knows_no_base_url_gets_a_proxy(helm: Helm) -> None:
+    """As `inject --http-proxy` does it; and what listens in the pod, or the gateway itself, is never asked through it."""
+    spec = pods_of(helm.template("--set", "seawall.agent.httpProxy=true", chart=helm.example()))[0]
+    told = {item["name"]: item["value"] for item in spec["containers"][0]["env"]}
+    settings = InjectSettings(env={"PAYMENTS_BASE_URL": "payments", "STRIPE_API_BASE": "payments"}, http_proxy=True)
+    assert told == variables(settings)
+    assert told["HTTP_PROXY"] == told["http_proxy"] == "http://127.0.0.1:8080"
+    assert told["NO_PROXY"] == told["no_proxy"] == "127.0.0.1,localhost"
+
+
+def test_the_key_ring_comes_from_the_secret(helm: Helm) -> None:
+    """For `serve` and for commands in the container alike, so that its place is a variable; the ring itself is a file."""
+    (pod,) = [spec for spec in pods_of(helm.template("-f", CHART / "ci" / "sealed-values.yaml")) if "volumes" in spec]
+    (container_,) = pod["containers"]
+    variable = {"name": "SEAWALL_JOURNAL_KEYS", "value": "/run/secrets/seawall/ring.json"}
+    assert variable in container_["env"]
+    settings = InjectSettings(secret="seawall-tools", journal_keys="ring.json")
+    assert variable in container(settings)["env"]
+    (mount,) = [each for each in container_["volumeMounts"] if each["mountPath"] == "/run/secrets/seawall"]
+    assert mount["readOnly"] is True
+
+
+def test_the_image_is_the_one_that_the_build_makes(helm: Helm) -> None:
+    """No registry serves `localhost`: until somebody names theirs, nobody else's image can come in its place."""
+    (pod,) = pods_of(helm.template("--set", "tests=false", values=MINIMAL))
+    assert pod["containers"][0]["image"] == DEFAULT_IMAGE == f"localhost/seawall:{__version__}"
+    build = (ROOT / "docker" / "build").read_text()
+    assert "base=${NAME:-localhost/seawall}" in build
 
 
 def test_the_guard_goes_first_and_alone_is_not_restricted(helm: Helm) -> None:

@@ -15,8 +15,10 @@ import pytest
 import pytest_asyncio
 
 from gateway.kubernetes.sidecar import INJECTED
+from tests.gateway.harness import serving
 from tests.helm.apiserver import ApiServer
 from tests.helm.tools import CHART, Helm, HelmError, tool
+from tests.origin import Origin
 
 
 @pytest_asyncio.fixture
@@ -54,7 +56,7 @@ def release(helm: Helm, cluster: ApiServer, tmp_path: Path) -> Release:
 
 async def test_a_release_is_installed_upgraded_rolled_back_and_gone(cluster: ApiServer, release: Release) -> None:
     """What an operator does over a year. Nothing but the claim is left."""
-    install = ("install", "r", CHART, "-f", CHART / "ci" / "standalone-values.yaml", "--disable-openapi-validation")
+    install = ("install", "r", CHART, "-f", CHART / "ci" / "standalone-values.yaml")
     told = await release.do(*install)
     assert "STATUS: deployed" in told
     notes = told.split("NOTES:")[1]
@@ -69,7 +71,7 @@ async def test_a_release_is_installed_upgraded_rolled_back_and_gone(cluster: Api
     before = cluster.get("statefulsets", "r-seawall")["spec"]["template"]
 
     values = ("--reuse-values", "--set", "server.limits.in_flight=64", "--set", "podDisruptionBudget.enabled=false")
-    await release.do("upgrade", "r", CHART, *values, "--disable-openapi-validation")
+    await release.do("upgrade", "r", CHART, *values)
     after = cluster.get("statefulsets", "r-seawall")["spec"]["template"]
     assert after["metadata"]["annotations"] != before["metadata"]["annotations"]
     assert "in_flight: 64" in cluster.get("configmaps", "r-seawall")["data"]["seawall.yaml"]
@@ -89,7 +91,7 @@ async def test_a_change_of_the_manifest_alone_does_not_restart_the_gateway(
     cluster: ApiServer, release: Release
 ) -> None:
     """It is taken while running; calls in flight and open runs stay."""
-    minimal = ("-f", CHART / "ci" / "minimal-values.yaml", "--disable-openapi-validation")
+    minimal = ("-f", CHART / "ci" / "minimal-values.yaml")
     await release.do("install", "r", CHART, *minimal)
     before = json.dumps(cluster.get("statefulsets", "r-seawall")["spec"], sort_keys=True)
     await release.do("upgrade", "r", CHART, *minimal, "--set", "manifest.tools.mail.upstream=https://mail.example.com")
@@ -99,7 +101,7 @@ async def test_a_change_of_the_manifest_alone_does_not_restart_the_gateway(
 
 async def test_a_refused_upgrade_changes_nothing(cluster: ApiServer, release: Release) -> None:
     """The running release stays as it is."""
-    minimal = ("-f", CHART / "ci" / "minimal-values.yaml", "--disable-openapi-validation")
+    minimal = ("-f", CHART / "ci" / "minimal-values.yaml")
     await release.do("install", "r", CHART, *minimal)
     before = json.dumps(sorted(cluster.names()))
     with pytest.raises(HelmError, match="one writer"):
@@ -113,6 +115,46 @@ async def test_the_server_refuses_what_kubernetes_would_drop(release: Release) -
     told = await release.kubectl("create", "--validate=false", "-f", "-", stdin=json.dumps(service))
     assert told.returncode != 0
     assert "portz" in told.stderr
+
+
+async def test_the_notes_name_the_proxy_and_what_seals_the_journal(release: Release) -> None:
+    """NOTES.txt tells the next step; with a ring of the Secret there is none to take."""
+    told = await release.do("install", "r", CHART, "-f", CHART / "ci" / "sealed-values.yaml")
+    assert "HTTP_PROXY=http://r-seawall.gateways.svc:8080" in told
+    assert "NO_PROXY=127.0.0.1,localhost,r-seawall.gateways.svc" in told
+    assert "seawall key make" not in told
+    told = await release.do("install", "plain", CHART, "-f", CHART / "ci" / "minimal-values.yaml")
+    assert "HTTP_PROXY" not in told
+    assert "seawall key make --keys ring.json" in told
+
+
+async def test_helm_test_asks_the_gateway_itself(cluster: ApiServer, release: Release, tmp_path: Path) -> None:
+    """The hook's pod is run as it is rendered, against a real gateway behind the Service's name: it passes while the gateway
+    is ready, and fails, for the operator to see, once it is gone."""
+    await release.do("install", "r", CHART, "-f", CHART / "ci" / "minimal-values.yaml")
+    ran: list[dict[str, Any]] = []
+    address = ""
+
+    async def kubelet(pod: dict[str, Any]) -> int:
+        ran.append(pod)
+        (container,) = pod["spec"]["containers"]
+        arguments = [each.replace("r-seawall.gateways.svc:9091", address) for each in container["args"]]
+        assert arguments != container["args"]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "gateway", *arguments, stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        return await process.wait()
+
+    cluster.kubelet = kubelet
+    async with Origin() as origin, serving(tmp_path, origin.port) as running:
+        address = running.gateway.control.removeprefix("http://")
+        told = await release.do("test", "r", "--timeout", "30s")
+        assert "Phase:          Succeeded" in told
+    with pytest.raises(HelmError):
+        await release.do("test", "r", "--timeout", "30s")
+    assert len(ran) == 2
+    assert {pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in ran} == {"test"}
 
 
 POD: dict[str, Any] = {
@@ -132,7 +174,7 @@ async def test_the_installed_webhook_puts_the_sidecar_in_and_fails_closed(
     cluster: ApiServer, release: Release, tmp_path: Path
 ) -> None:
     """From the chart's own certificate and settings: the API server asks our process, over TLS, for a pod of kubectl's."""
-    injector = ("-f", CHART / "ci" / "injector-values.yaml", "--disable-openapi-validation")
+    injector = ("-f", CHART / "ci" / "injector-values.yaml")
     await release.do("install", "r", CHART, *injector)
     create = ("create", "--validate=false", "-f", "-")
 

@@ -41,6 +41,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"manifest": PLAIN, "manifestText": "tools: {}"}, "not as both"),
     ({"manifest": PLAIN, "injector": {"tls": {"existingSecret": "s"}}}, "needs injector.tls.caBundle"),
     ({"manifest": PLAIN, "secrets": {"tokens": "tokens.json"}}, "which names no Secret"),
+    ({"manifest": PLAIN, "secrets": {"journalKeys": "ring.json"}}, "journalKeys is a key of secrets.existingSecret"),
+    (
+        {
+            "manifest": PLAIN,
+            "secrets": {"existingSecret": "s", "journalKeys": "ring.json"},
+            "server": {"journal": {"keys": "/elsewhere"}},
+        },
+        "named twice",
+    ),
     ({}, "names no tool"),
     ({"manifestText": "a: ["}, "is no YAML"),
     ({"manifestText": "include: [other.yaml]\ntools: {a: {upstream: 'https://a.example'}}"}, "not in the image"),

@@ -25,11 +25,16 @@ class Asked:
     method: str = "GET"
     target: bytes = b"/pay/x"
     peer: str = "127.0.0.1"
-    proven_agent: str | None = None
+    token: Entry | None = None
+    wants_websocket: bool = False
     seen: list[str] = field(default_factory=list)
 
     def field(self, name: bytes) -> bytes | None:
         return first_header(self.headers, name)
+
+    @property
+    def proven_agent(self) -> str | None:
+        return None if self.token is None else self.token.name
 
     def replace_headers(self, headers: Headers) -> None:
         self.headers = headers
@@ -52,7 +57,7 @@ def test_a_name_that_is_none_is_refused() -> None:
 
 
 def test_a_proven_name_wins() -> None:
-    asked = Asked(((b"Seawall-Agent", b"bob"),), proven_agent="ana")
+    asked = Asked(((b"Seawall-Agent", b"bob"),), token=issued()[1])
     assert caller_of(asked.as_request) == Caller("ana", is_proven=True)
 
 

@@ -59,6 +59,17 @@ def test_a_variable_that_is_there_is_replaced_and_never_doubled() -> None:
     assert env[1] == {"name": "STRIPE_API_BASE", "value": "http://127.0.0.1:8080/payments/v1"}
 
 
+def test_an_agents_own_no_proxy_is_kept() -> None:
+    """It names hosts that must not be asked through any proxy; ours are added, and taken out again."""
+    settings = InjectSettings(claim="journal", http_proxy=True)
+    given = pod()
+    given["spec"]["containers"][0]["env"] = [{"name": "NO_PROXY", "value": "db.internal, localhost"}]
+    env = {item["name"]: item["value"] for item in inject(given, settings)["spec"]["containers"][0]["env"]}
+    assert env["NO_PROXY"] == "db.internal,localhost,127.0.0.1"
+    assert env["no_proxy"] == "127.0.0.1,localhost"
+    assert uninject(inject(given, settings)) == given
+
+
 def test_only_the_named_containers_get_variables() -> None:
     """A log shipper has no business with them."""
     given = pod()
@@ -86,6 +97,16 @@ def test_injecting_twice_is_injecting_once_and_nothing_given_is_changed() -> Non
         ({"initContainers": [{"name": "seawall"}]}, SETTINGS, "named seawall already"),
         ({"volumes": [{"name": "seawall-run", "emptyDir": {}}]}, SETTINGS, "volume named seawall-run"),
         ({}, InjectSettings(workload_volume=True), "brings no volume"),
+        ({}, InjectSettings(claim="j", journal_keys="ring.json"), "no Secret is named"),
+        (
+            {
+                "containers": [
+                    {"name": "a", "env": [{"name": "NO_PROXY", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]}
+                ]
+            },
+            InjectSettings(claim="j", http_proxy=True),
+            "NO_PROXY is taken from elsewhere",
+        ),
         ({}, InjectSettings(claim="j", containers=("agnet",)), "no container named agnet"),
         (
             {"containers": [{"name": "agent", "ports": [{"containerPort": 8080}]}]},

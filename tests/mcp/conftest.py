@@ -28,14 +28,15 @@ def everything_url() -> Iterator[str]:
         port = probe.getsockname()[1]
     process = subprocess.Popen([sys.executable, str(SERVERS / "everything.py"), str(port)], stderr=subprocess.DEVNULL)
     try:
-        asyncio.run(_listening(port))
+        asyncio.run(listening(port))
         yield f"http://127.0.0.1:{port}/mcp"
     finally:
         process.kill()
         process.wait()
 
 
-async def _listening(port: int) -> None:
+async def listening(port: int) -> None:
+    """Return once somebody listens there."""
     async with asyncio.timeout(30):
         while True:
             with contextlib.suppress(OSError):

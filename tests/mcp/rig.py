@@ -17,7 +17,8 @@ SERVERS = Path(__file__).parent / "servers"
 ROOT = SERVERS.parents[2]
 NPM = ROOT / "tests/mcp/npm/node_modules"
 LANGGRAPH = ROOT / ".clients/langgraph/bin/python"
-EVERYTHING = f"[{sys.executable}, {SERVERS / 'everything.py'}, stdio]"
+EVERYTHING_COMMAND = (sys.executable, str(SERVERS / "everything.py"), "stdio")
+EVERYTHING = f"[{', '.join(EVERYTHING_COMMAND)}]"
 
 
 @dataclass

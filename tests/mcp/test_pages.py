@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moto.server import ThreadedMotoServer
 
+from gateway.demo.world import PAYMENTS_KEY, World, authorization
 from tests.gateway.harness import Serving, serving
 from tests.mcp.rig import LANGGRAPH, NPM, ROOT, Ledger, ledger
 
 PAGES = ROOT / "docs/clients"
 NODE = NPM / "node/bin/node"
-S3 = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 PAY = """
 version: 1
 tools:
@@ -43,7 +42,7 @@ def git(repository: Path, *arguments: str) -> str:
     return done.stdout
 
 
-async def run(program: Path | str, file: Path, code: str, on: Serving) -> str:
+async def run(program: Path | str, file: Path, code: str, on: Serving, **environment: str) -> str:
     """Run a block against a gateway, and return what it printed."""
     file.write_text(code.replace("http://127.0.0.1:8080", on.gateway.listen))
     process = await asyncio.create_subprocess_exec(
@@ -51,7 +50,13 @@ async def run(program: Path | str, file: Path, code: str, on: Serving) -> str:
         str(file),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONWARNINGS": "ignore", "LANGSMITH_TRACING": "false", "OPENAI_API_KEY": "none"},
+        env={
+            **os.environ,
+            "PYTHONWARNINGS": "ignore",
+            "LANGSMITH_TRACING": "false",
+            "OPENAI_API_KEY": "none",
+            **environment,
+        },
     )
     async with asyncio.timeout(50):
         out, err = await process.communicate()
@@ -88,7 +93,7 @@ async def test_a_typescript_client_needs_a_url_and_no_code(tmp_path: Path, block
 
 
 async def test_a_langgraph_run_over_mixed_tools_is_undone(tmp_path: Path) -> None:
-    """Git over MCP, payments over MCP, S3 over HTTP: the last step is refused, and nothing of the others stays."""
+    """Git over MCP, localstripe and moto over HTTP: the last step is refused, and nothing of the others stays anywhere."""
     repository = tmp_path / "repository"
     subprocess.run(["git", "init", "-q", str(repository)], check=True)
     (repository / "notes.txt").write_text("notes")
@@ -97,45 +102,64 @@ async def test_a_langgraph_run_over_mixed_tools_is_undone(tmp_path: Path) -> Non
         ["config", "user.name", "a"],
         ["commit", "-q", "--allow-empty", "-m", "x"],
     ):
-        subprocess.run(["git", "-C", str(repository), *command], check=True)
+        git(repository, *command)
     (text,) = blocks("langgraph.md", "yaml")
-    store = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    store.start()
+    world = World(tmp_path)
     try:
-        host, port = store.get_host_and_port()
-        async with ledger() as server:
-            text = text.replace("http://127.0.0.1:9000/mcp", server.url).replace("127.0.0.1:9001", f"{host}:{port}")
-            text = text.replace("${secret:store}", S3)
-            text = text.replace("[mcp-server-git]", f"[{sys.executable}, -m, mcp_server_git]")
-            async with serving(tmp_path, 0, text) as on:
-                assert (await on.agent.send("PUT", "/store/reports", b"")).status == 200
-                code = "\n\n".join(blocks("langgraph.md", "python")).replace("REPOSITORY", str(repository))
-                out = await run(LANGGRAPH, tmp_path / "graph.py", code, on)
-                assert out.splitlines() == [
-                    "git__git_add: success",
-                    "pay__charge: success",
-                    "store__put: success",
-                    "pay__payout: error",
-                    "aborted_clean",
-                ]
-                assert (await on.agent.send("GET", "/store/reports/report")).status == 404
-            assert [effect["tool"] for effect in server.effects] == ["charge", "refund"]
-        staged = subprocess.run(
-            ["git", "-C", str(repository), "diff", "--cached", "--name-only"], capture_output=True, check=True
+        await world.start()
+        await world.call("storage", "PUT", "/reports")
+        text = text.replace("127.0.0.1:9000", f"127.0.0.1:{world.port('payments')}")
+        text = text.replace("127.0.0.1:9001", f"127.0.0.1:{world.port('storage')}")
+        text = text.replace("[mcp-server-git]", f"[{sys.executable}, -m, mcp_server_git]")
+        text = text.replace("${secret:payments}", PAYMENTS_KEY).replace("${secret:store}", authorization("storage"))
+        async with serving(tmp_path, 0, text) as on:
+            code = "\n\n".join(blocks("langgraph.md", "python"))
+            versioned = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+            assert (await on.agent.send("PUT", "/store/reports?versioning", versioned)).status == 200
+            out = await run(LANGGRAPH, tmp_path / "graph.py", code, on, REPOSITORY=str(repository))
+            assert out.splitlines() == [
+                "git__git_add: success",
+                "hold: success",
+                "store: success",
+                "capture: error",
+                "aborted_clean",
+            ]
+            steps = (await on.agent.send("GET", "/seawall/v1/trajectories/report-17")).json["steps"]
+        assert [(step["operation"], step["state"]) for step in steps] == [
+            ("add", "compensated"),
+            ("hold", "compensated"),
+            ("put", "compensated"),
+            ("capture", "failed"),
+        ]
+        left = await world.look()
+        assert (left.files, left.holds, left.taken, len(left.released)) == ({}, {}, {}, 1)
+        history = await world.text("storage", "GET", "/reports?versions")
+        assert ("<Version>" in history, "<DeleteMarker>" in history) == (True, True), (
+            "the object was there, and was deleted"
         )
-        assert staged.stdout == b""
+        assert git(repository, "diff", "--cached", "--name-only") == ""
+        blob = git(repository, "hash-object", "notes.txt").strip()
+        assert git(repository, "cat-file", "-p", blob) == "notes", "it had been staged: git keeps what was ever added"
     finally:
-        store.stop()
+        await world.stop()
 
 
 def test_the_manifest_of_the_mcp_page_is_good(tmp_path: Path) -> None:
     """As `seawall check` sees it."""
     from gateway.config.source import ManifestSource
 
-    (text,) = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs/mcp.md").read_text(), re.DOTALL | re.MULTILINE)
-    (tmp_path / "manifest.yaml").write_text(text)
+    servers, operations = re.findall(
+        r"^```yaml\n(.*?)^```", (ROOT / "docs/mcp.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    (tmp_path / "manifest.yaml").write_text(servers)
     catalog = ManifestSource(tmp_path / "manifest.yaml", is_offline=True).load()
     assert {name for name, tool in catalog.tools.items() if tool.mcp is not None} == {"crm", "notes"}
+    (tmp_path / "manifest.yaml").write_text(operations)
+    (tmp_path / "shop.json").write_text(
+        '{"openapi": "3.1.0", "paths": {"/orders/{id}": {"post": {"summary": "Buy."}}}}'
+    )
+    shop = ManifestSource(tmp_path / "manifest.yaml", is_offline=True).load().tools["shop"]
+    assert shop.operations["order"].description == "Buy."
 
 
 async def test_the_desktop_page_names_a_command_that_is_there(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -11,7 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from tests.gateway.harness import serving
-from tests.mcp.rig import Raw, message_of
+from tests.mcp.rig import EVERYTHING, Raw, message_of
 from tests.mcp.test_gateway import MODERN, modern_headers
 from tests.mcp.test_streams import stream
 
@@ -28,9 +29,12 @@ class Asking:
         self.deleted = 0
         self.headers: list[dict[str, str]] = []
         self.url = ""
+        self.pause: asyncio.Event | None = None
 
     async def handle(self, request: web.Request) -> web.Response:
         body = await request.json()
+        if body["method"] == "tools/call" and self.pause is not None:
+            await self.pause.wait()
         self.headers.append(dict(request.headers))
         meta = body.get("params", {}).get("_meta", {})
         if meta.get("io.modelcontextprotocol/protocolVersion") != "2026-07-28":
@@ -104,3 +108,27 @@ async def test_a_client_of_the_other_era_is_asked_on_its_stream(tmp_path: Path) 
         assert result["content"][0]["text"] == "accept"
         assert "resultType" not in result
         assert server.deleted == 1
+
+
+async def test_what_a_child_asks_for_one_client_is_never_put_to_another(tmp_path: Path) -> None:
+    """Nobody can say whose question it is while calls of several are in flight, be they able to answer or not."""
+    text = f"version: 1\ntools:\n  pay: {{mcp: {{command: {EVERYTHING}}}}}\n"
+    async with serving(tmp_path, 0, text) as on:
+        ana, bob = Raw(on.agent), Raw(on.agent)
+        await ana.initialize(capabilities={"elicitation": {}})
+        await bob.initialize()
+        bob.headers[0] = ("Accept", "application/json")
+        params = {"name": "test_elicitation", "arguments": {"message": "For Ana."}}
+        body = {"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params}
+        async with stream(on, "POST", ana, body) as lines:
+            question = json.loads((await anext(lines))[5:])
+            assert question["params"]["message"] == "For Ana."
+            asked = message_of(await bob.post("tools/call", {**params, "arguments": {"message": "For Bob."}}))
+            assert "no client can be asked" in json.dumps(asked)
+            answer = {
+                "jsonrpc": "2.0",
+                "id": question["id"],
+                "result": {"action": "accept", "content": {"response": "x"}},
+            }
+            assert (await on.agent.send("POST", ana.path, answer, headers=ana.headers)).status == 202
+            assert "error" not in json.loads((await anext(lines))[5:])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
 from mcp.client.client import Client
 
+from gateway.cli import main
 from tests.gateway.harness import serving
 from tests.mcp.rig import NPM
 
@@ -97,3 +101,28 @@ tools:
             assert again.structured_content["dispatched"] == "no"
             again = await client.call_tool("pid", {})
         assert again.content[0].text != first
+
+
+@pytest.mark.parametrize("server", ["memory", "everything", "git"])
+def test_a_server_of_other_people_becomes_a_draft_that_is_good(tmp_path: Path, server: str) -> None:
+    """Connected to for real; the draft passes `seawall check` as it stands."""
+    commands = {
+        "memory": [str(NODE), f"{OFFICIAL}/server-memory/dist/index.js"],
+        "everything": [str(NODE), f"{OFFICIAL}/server-everything/dist/index.js", "stdio"],
+        "git": [sys.executable, "-m", "mcp_server_git"],
+    }
+    out = tmp_path / "draft.yaml"
+    imported = CliRunner().invoke(main, ["catalog", "import", "mcp", "--out", str(out), "--", *commands[server]])
+    assert imported.exit_code == 0, imported.stderr
+    assert CliRunner().invoke(main, ["check", str(out)]).exit_code == 0
+    text = out.read_text()
+    tiers = dict(re.findall(r'^      (\w+): \{match: "CALL [^"]+", tier: (\w+)\}', text, re.MULTILINE))
+    expected = {
+        "memory": {"create_entities": "pivot", "delete_entities": "pivot", "read_graph": "read"},
+        "everything": {"echo": "read", "trigger_long_running_operation": "pivot"},
+        "git": {"git_commit": "pivot", "git_status": "read"},
+    }
+    assert expected[server].items() <= tiers.items()
+    assert set(tiers.values()) == {"read", "pivot"}
+    bound = 'request: "CALL delete_entities", json: {"entityNames": "${request.json.entities.map(one, one.name)}"}'
+    assert (bound in text) is (server == "memory")

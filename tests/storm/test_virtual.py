@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.storm.recording import Recording
+from gateway.storm.runner import run_storm
 from gateway.storm.scenario import PolicySettings, load
 from gateway.storm.virtual import simulate
 
@@ -64,6 +65,17 @@ def test_a_recording_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
     assert again.attempts.at == pytest.approx(recording.attempts.at, abs=1e-6)
     again.save(tmp_path / "again.gz")
     assert (tmp_path / "again.gz").read_bytes() == path.read_bytes()
+
+
+def test_storms_side_by_side_are_the_storms_one_after_the_other(tmp_path: Path) -> None:
+    """Processes only save time."""
+    scenario = dataclasses.replace(load("trip"), seconds=12.0)
+    alone = run_storm(scenario, seeds=(1, 2), out=tmp_path / "alone")
+    together = run_storm(scenario, seeds=(1, 2), out=tmp_path / "together", jobs=2)
+    assert together.by_seed == alone.by_seed
+    assert together.verdicts == alone.verdicts
+    for path in (tmp_path / "alone" / "events").iterdir():
+        assert (tmp_path / "together" / "events" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_progress_is_told() -> None:

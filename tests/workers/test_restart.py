@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -64,12 +65,42 @@ async def test_runs_whose_tool_left_the_manifest_are_frozen_once() -> None:
     assert rig.state().version == version
 
 
+async def test_more_runs_than_the_journal_queues_are_frozen_together(tmp_path: Path) -> None:
+    """A tool that left the manifest may freeze every open run: neither one wait for the disk each, nor all in one go."""
+    step = StepIntended(
+        step=1, tool="gone", operation="hold", tier="compensable", action="a", fingerprint="f", occurrence=1, key="k",
+        method="POST", target="/holds",
+    )  # fmt: skip
+    journal = await SqliteJournal.open(tmp_path)
+    count = 4_200
+    for start in range(0, count, 100):
+        appends = [
+            Append(
+                stream=f"r{n}",
+                expected=0,
+                entries=entries(TrajectoryOpened(agent="a"), step),
+                state="preparing",
+                is_open=True,
+                agent="a",
+            )
+            for n in range(start, start + 100)
+        ]
+        await asyncio.gather(*map(journal.append, appends))
+    commits = (await journal.stats()).commits
+    trajectories = Trajectories(journal, clock := FakeClock(), Telemetry(clock), salt=b"s")
+    assert await recover(trajectories, catalog_of(PAY)) == {Standing.FROZEN: count}
+    heads = await journal.heads(limit=10_000, state="frozen")
+    assert len(heads) == count
+    assert (await journal.stats()).commits - commits < count / 10
+    await journal.close()
+
+
 def entries(*records: object) -> list[Entry]:
     return [Entry(kind, 1, data) for kind, data in map(encode, records)]  # type: ignore[arg-type]
 
 
 async def test_finished_runs_cost_a_restart_nothing(tmp_path: Path) -> None:
-    """`python -m loadtests.restart` measures the real sizes: 100,000 finished and 1,000 open runs."""
+    """`python -m loadtests.start` measures the real sizes: 100,000 finished and 1,000 open runs."""
     opened = TrajectoryOpened(agent="a")
     step = StepIntended(
         step=1, tool="pay", operation="hold", tier="compensable", action="a", fingerprint="f", occurrence=1, key="k",

@@ -39,6 +39,12 @@
 {{- if and .Values.secrets.tokens (not .Values.secrets.existingSecret) -}}
 {{- fail "seawall: secrets.tokens is a key of secrets.existingSecret, which names no Secret." -}}
 {{- end -}}
+{{- if and .Values.secrets.journalKeys (not .Values.secrets.existingSecret) -}}
+{{- fail "seawall: secrets.journalKeys is a key of secrets.existingSecret, which names no Secret." -}}
+{{- end -}}
+{{- if and .Values.secrets.journalKeys (dig "journal" "keys" "" .Values.server) -}}
+{{- fail "seawall: the journal's key ring is named twice, by secrets.journalKeys and by server.journal.keys. Leave one out." -}}
+{{- end -}}
 {{- if and (eq .Values.mode "standalone") (not .Values.networkPolicy.enabled) (not .Values.secrets.tokens) -}}
 {{- fail "seawall: a standalone gateway listens beyond loopback without authentication of agents; only its network policies keep others out. Set networkPolicy.enabled to true, give agents tokens (secrets.tokens), or use mode sidecar." -}}
 {{- end -}}

@@ -40,7 +40,11 @@ args:
 env:
   - name: SEAWALL_CONTROL
     value: {{ include "seawall.control" . | quote }}
-  {{- range $name, $value := omit .Values.extraEnv "SEAWALL_CONTROL" }}
+  {{- with .Values.secrets.journalKeys }}
+  - name: SEAWALL_JOURNAL_KEYS
+    value: /run/secrets/seawall/{{ . }}
+  {{- end }}
+  {{- range $name, $value := omit .Values.extraEnv "SEAWALL_CONTROL" "SEAWALL_JOURNAL_KEYS" }}
   - name: {{ $name }}
     value: {{ $value | quote }}
   {{- end }}
@@ -173,6 +177,13 @@ volumeMounts:
 {{- if .Values.agent.baseUrls -}}
 {{- range $tool, $_ := (fromYaml (include "seawall.manifest" .)).tools | default dict -}}
 {{- $_ := set $all (printf "%s_BASE_URL" (regexReplaceAll "[^A-Z0-9]" (upper $tool) "_")) (printf "%s/%s" $base $tool) -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.agent.httpProxy -}}
+{{- $host := regexReplaceAll "^http://([^:]+):.*$" $base "${1}" -}}
+{{- range $name := list "HTTP_PROXY" "http_proxy" -}}{{- $_ := set $all $name $base -}}{{- end -}}
+{{- range $name := list "NO_PROXY" "no_proxy" -}}
+{{- $_ := set $all $name (list "127.0.0.1" "localhost" $host | uniq | join ",") -}}
 {{- end -}}
 {{- end -}}
 {{- range $name, $path := .Values.agent.env -}}

@@ -401,9 +401,44 @@ async def test_a_revoked_token_ends_the_calls_in_an_open_tunnel(tmp_path: Path) 
         assert (await asked.send(head)).status == 200
         file.revoke("ana", 1)
         async with asyncio.timeout(20):
-            while (await asked.send(head)).status == 200:
-                await asyncio.sleep(0.05)
+            with contextlib.suppress(OSError, EOFError):  # between two calls there is nothing to answer: it is cut
+                while (await asked.send(head)).status == 200:
+                    await asyncio.sleep(0.05)
+        seen = len(it.origin.requests)
+        with contextlib.suppress(OSError, EOFError):
+            assert (await asked.send(head)).status != 200
+        assert len(it.origin.requests) == seen
         await asked.aclose()
+
+
+async def test_a_revoked_token_cuts_an_open_tunnel_blind_or_read(tmp_path: Path) -> None:
+    """What is carried is not looked at any more, so the tunnel itself has to end; another agent's goes on."""
+    file = TokenFile(tmp_path / "tokens.json")
+    texts = {name: file.issue(Scope.AGENT, name, 0)[0] for name in ("ana", "bob")}
+    async with (
+        tls_origin(tmp_path) as (port, authority),
+        world(tmp_path, intercept=True, tunnel=(f"localhost:{port}",), tokens=str(file.path)) as it,
+    ):
+        it.origin.on("GET /slow", Hang())
+        blind = {}
+        for name, text in texts.items():
+            blind[name] = await it.connect(f"localhost:{port}", [("Seawall-Agent-Token", text)])
+            await blind[name].tls("localhost", authority)
+        read = await it.connect("api.pay.example:443", [("Seawall-Agent-Token", texts["ana"])])
+        await read.tls("api.pay.example", it.authority)
+        read.writer.write(b"GET /slow HTTP/1.1\r\nHost: api.pay.example\r\n\r\n")
+        request = await it.origin.received()
+        file.revoke("ana", 1)
+        async with asyncio.timeout(20):
+            with contextlib.suppress(OSError):
+                assert await blind["ana"].reader.read() == b""
+            with contextlib.suppress(OSError):
+                assert await read.reader.read() == b""
+            await request.gone.wait()
+        blind["bob"].writer.write(b"still here\n")
+        assert await blind["bob"].reader.readuntil(b"\n") == b"STILL HERE\n"
+        for one in (*blind.values(), read):
+            await one.aclose()
 
 
 async def test_the_tools_own_certificate_is_verified_though_we_read_for_it(tmp_path: Path) -> None:
