@@ -327,6 +327,8 @@ class Gateway:
         )
         pipeline = self._pipeline = self._stages.pipeline()
         self._exit.push_async_callback(watchdog.close)
+        # What is undone after it takes leases of its own.
+        watchdog.revoke = lambda run: self._broker.end_run(run, "semantic deadlock")
         self._settler = Settler(
             self._trajectories, pipeline, self.catalog, clock, telemetry, SettlePatience(limit_s=settings.runs.settle)
         )

@@ -22,6 +22,7 @@ from gateway.core.manifest import Manifest
 from gateway.core.setting import Format
 from gateway.kubernetes import chart
 from gateway.kubernetes.dashboard import dashboard
+from gateway.pages import recovery_page, watchdogs_page
 
 __all__ = ["PAGES", "main"]
 
@@ -195,6 +196,8 @@ def _json(schema: dict[str, Any]) -> str:
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "errors.md": errors_page,
     "configuration.md": configuration_page,
+    "recovery.md": recovery_page,
+    "watchdogs.md": watchdogs_page,
     "manifest.schema.json": lambda: _json(manifest_schema()),
     "server.schema.json": lambda: _json(server_schema()),
     "task-packet.schema.json": lambda: _json(packet_schemas()["task_packet"]),

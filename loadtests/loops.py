@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from gateway.clock import SystemClock
 from gateway.core.admission import AdmissionSettings
 from gateway.core.breaker import BreakerSettings
 from gateway.core.call import Call, Handler
+from gateway.core.economics import loop_bill
 from gateway.core.fault import Fault
 from gateway.core.manifest import Tier, TimeoutSettings
 from gateway.core.message import BytesBody, Reply, Request
@@ -48,7 +49,7 @@ from gateway.stages.recovery import RecoveryStage
 from gateway.stages.watchdog import WatchdogStage
 from gateway.telemetry import Telemetry
 
-__all__ = ["CEILING", "Bill", "bill", "cost", "example", "is_flat"]
+__all__ = ["CEILING", "cost", "example", "is_flat"]
 
 CEILING = 50
 """Turns after which the run's own ceiling stops it (seed 000)."""
@@ -71,30 +72,9 @@ tools:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Bill:
-    """What the turns of a loop cost, by the seed's prices: 3 and 15 USD a million tokens, 10 s a turn."""
-
-    turns: int
-    input_tokens: int
-    usd: float
-    seconds: float
-
-
-def bill(turns: int) -> Bill:
-    """Return the bill of so many turns.
-
-    The first sends 1000 tokens; each adds 300 of output and an error of 800, and the whole context is sent again.
-
-    Source: seed 000, "What an unnoticed loop costs".
-    """
-    tokens = turns * 1000 + 1100 * turns * (turns - 1) // 2
-    return Bill(turns, tokens, tokens * 3e-6 + turns * 300 * 15e-6, turns * 10.0)
-
-
 async def example() -> dict[str, Any]:
     """Play the loop with and without the watchdog. Returns both bills and their ratio."""
-    stopped, ceiling = bill(await _turns("enforce")), bill(await _turns("'off'"))
+    stopped, ceiling = loop_bill(await _turns("enforce")), loop_bill(await _turns("'off'"))
     return {
         "ceiling": asdict(ceiling),
         "watchdog": asdict(stopped),

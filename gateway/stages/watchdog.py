@@ -95,7 +95,7 @@ class WatchdogStage:
         self._prober = prober
         self._pipeline = pipeline
         self._asking: dict[str, asyncio.Task[None]] = {}
-        self.revoke: Callable[[str], None] = lambda name: None
+        self.revoke: Callable[[str], object] = lambda name: None
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Refuse what would go on with a loop; tell the watchdog what became of everything else."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from loadtests.loops import CEILING, bill, cost, example, is_flat
+from gateway.core.economics import loop_bill as bill
+from loadtests.loops import CEILING, cost, example, is_flat
 
 
 def test_the_bill_is_the_seeds() -> None:
