@@ -125,7 +125,10 @@ async def _agent(url: str) -> int:
             text = {"text": ("new", "old")[(turn - 1) % 2]}
             headers = {"Seawall-Trajectory": "loop"}
             async with session.put(f"{url}/repo/lines/42", json=text, headers=headers) as answer:
-                if answer.status == 409:
+                if answer.status != 200:
+                    told = await answer.json(content_type=None)
+                    if told.get("code") != "SEMANTIC_WATCHDOG_INTERRUPT":
+                        raise RuntimeError(f"turn {turn} was answered with {answer.status}: {told}")
                     return turn
     return CEILING
 

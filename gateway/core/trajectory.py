@@ -380,9 +380,12 @@ class Trajectory:
         return 0 if self.rewinding is None else self.savepoints[self.rewinding]
 
     def delivered(self, number: int) -> None:
-        """Note that the agent has a step's result; it is written with the next record of the run."""
+        """Note that the agent has a step's result; it is written with the next record of the run.
+
+        Only what is done has one: whatever the agent read of a step that is in doubt or deferred, its result is yet to come.
+        """
         step = self.steps.get(number)
-        if step is not None and not step.is_delivered:
+        if step is not None and step.state is StepState.COMMITTED and not step.is_delivered:
             step.is_delivered = True
             self.undelivered.discard(number)
             self.newly_delivered.append(number)

@@ -30,7 +30,7 @@ from gateway.core.header_filter import Seen
 from gateway.core.headers import protected_option, replace_fields
 from gateway.core.manifest import Tier
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request, body_bytes
-from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
+from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success, is_result
 from gateway.core.paths import BadTarget, split_target
 from gateway.core.problem import problem
 from gateway.core.tool import AmbiguousPath, Catalog, Match, ToolSpec
@@ -494,7 +494,7 @@ class Proxy:
                 if refusal.code is Code.FOREIGN_TRAJECTORY:
                     return refuse(refusal, call)
                 self._trajectories.note_refusal(call.trajectory, refusal.code, call.tool.name, call.operation.name)
-                return refuse(refusal, call, self._delivery(call))
+                return refuse(refusal, call, self._delivery(call) if is_result(outcome) else None)
             case Failed(refusal=refusal):
                 return refuse(refusal or _no_answer(call), call, self._delivery(call))
             case InDoubt(refusal=refusal, reply=reply):

@@ -60,13 +60,21 @@ class BudgetStage:
         if call.lane is not Lane.FORWARD or call.step is not None or not call.trajectory:
             return await proceed(call)
         run = self._trajectories.get(call.trajectory)
+        if run is not None and run.is_lost and run.state.budget:
+            try:
+                run = await self._trajectories.find(call.trajectory)
+            except JournalUnavailable as error:
+                return Rejected(_unknown(call, error))
         usage = call.operation.usage
         if usage is None and call.budget is None and (run is None or not run.state.budget):
             return await proceed(call)
         if usage is not None and usage.amounts and call.operation.is_read:
             call.request.capture_answer = True
         if run is None and call.budget is not None:
-            run = await self._made(call)
+            try:
+                run = await self._made(call)
+            except JournalUnavailable as error:
+                return Rejected(_unknown(call, error))
         taken: Mapping[str, float] = {}
         if run is not None:
             refusal = self._admit(run, call)
@@ -89,12 +97,12 @@ class BudgetStage:
         """The run that a call with a budget opens, at once, so that calls which leave together count together.
 
         None where it may not be used; the stages below say why.
+
+        Raises:
+            JournalUnavailable: nobody knows what it has spent.
         """
         opening = Open(agent=call.agent, is_implicit=not call.is_run_named, budget=dict(call.budget or {}))
-        try:
-            run = await self._trajectories.named(call.trajectory, opening)
-        except JournalUnavailable:
-            return None
+        run = await self._trajectories.named(call.trajectory, opening)
         return run if isinstance(run, Run) and (not call.is_agent_proven or run.state.agent == call.agent) else None
 
     def _admit(self, run: Run, call: Call) -> Refusal | None:
@@ -188,6 +196,16 @@ def _read(usage: Usage, outcome: Success) -> dict[str, float]:
         if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
             amounts[name] = float(value)
     return amounts
+
+
+def _unknown(call: Call, error: Exception) -> Refusal:
+    return Refusal(
+        code=Code.JOURNAL_UNAVAILABLE,
+        dependency=call.tool.name,
+        detail=f"What run {call.trajectory} has spent cannot be read ({error}), so nothing was sent to {call.tool.name}. "
+        "Try again later.",
+        retry_after_ms=1000,
+    )
 
 
 def _exhausted(call: Call, spent: Spent, view: dict[str, object]) -> Refusal:

@@ -102,6 +102,11 @@ class WatchdogStage:
         if call.lane is not Lane.FORWARD or call.step is not None:
             return await proceed(call)
         run, is_read = self._run(call), call.operation.is_read
+        if run is not None and run.is_lost and not is_read:
+            try:
+                run = await self._trajectories.find(run.state.id)
+            except JournalUnavailable as error:
+                return Rejected(_unread(call, error))
         first = None
         if run is not None:
             # Most calls are actions that are new to the run, and for those there is nothing to ask.
@@ -328,10 +333,12 @@ class WatchdogStage:
         heard = await self._prober.ask(Probe(state.request), call, env, self._pipeline())
         if isinstance(heard, Unheard):
             return None
-        shown: object = heard.get("json") if heard.get("json") is not None else heard.get("text")
+        shown: object = heard["json"] if heard["json"] is not None else heard["text"]
         try:
             if state.select is not None:
                 shown = state.select({"response": heard})
+            if shown is None:
+                return None  # what cannot be seen is no state, and least of all the same one again
             return state_hash(shown, frozenset(name.lower() for name in call.tool.watchdog.volatile))
         except (ExpressionError, TypeError):
             return None
@@ -340,6 +347,17 @@ class WatchdogStage:
         self._asking.pop(name, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._telemetry.background_failed("asking for a tool's state", error)
+
+
+def _unread(call: Call, error: Exception) -> Refusal:
+    """What was taken away from a run is not known before the run is read again: fail closed."""
+    return Refusal(
+        code=Code.JOURNAL_UNAVAILABLE,
+        dependency=call.tool.name,
+        detail=f"The run has to be read again after a failed write, and cannot be ({error}); nothing was sent to "
+        f"{call.tool.name}. Try again later.",
+        retry_after_ms=1000,
+    )
 
 
 _NOTHING = (b"", b"{}")

@@ -371,3 +371,13 @@ async def test_the_run_shows_its_watchdog_to_operators(tmp_path: Path, origin: O
 
 async def _refresh(running: Serving) -> None:
     await running.agent.send("GET", RUN)
+
+
+async def test_a_state_that_cannot_be_read_is_no_state(tmp_path: Path, origin: Origin) -> None:
+    """And least of all the same one again."""
+    origin.on("PUT /lines/1", Answer(200, b"{}", JSON))
+    origin.on("GET /state", Answer(200, b"\xff\xfe", ((b"Content-Type", b"application/octet-stream"),)))
+    text = manifest().replace("GET /state, select: response.json.lines", "GET /state")
+    async with serving(tmp_path, origin.port, text) as running:
+        for n in range(6):
+            assert (await running.agent.send("PUT", "/file/lines/1", {"text": n}, run="r1")).status == 200

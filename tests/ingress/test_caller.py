@@ -29,12 +29,12 @@ class Asked:
     wants_websocket: bool = False
     seen: list[str] = field(default_factory=list)
 
-    def field(self, name: bytes) -> bytes | None:
-        return first_header(self.headers, name)
-
     @property
     def proven_agent(self) -> str | None:
         return None if self.token is None else self.token.name
+
+    def field(self, name: bytes) -> bytes | None:
+        return first_header(self.headers, name)
 
     def replace_headers(self, headers: Headers) -> None:
         self.headers = headers
