@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -166,10 +166,11 @@ class _State:
 
 @dataclass(slots=True)
 class _Orbit:
-    """The states of one source, and of each period, how many in a row equal those one period before."""
+    """The states of one source; of each period, how many in a row equal those one period before, and how many must."""
 
     states: deque[_State]
-    rows: list[int] = field(default_factory=list)
+    rows: list[int]
+    needed: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,15 +357,17 @@ class Watchdog:
         orbit = self._orbits.get(source)
         period = self.settings.period
         if orbit is None:
-            orbit = self._orbits[source] = _Orbit(deque(maxlen=(laps + 1) * period + 1), [0] * (period + 1))
+            needed = [max(distance * laps, self.settings.returns) for distance in range(period + 1)]
+            states = deque[_State](maxlen=(laps + 1) * period + 1)
+            orbit = self._orbits[source] = _Orbit(states, [0] * (period + 1), needed)
             if len(self._orbits) > SOURCES:
                 self._orbits.popitem(last=False)
-        states, rows, found = orbit.states, orbit.rows, 0
+        states, rows, needed, found = orbit.states, orbit.rows, orbit.needed, 0
         known = len(states)
         for distance in range(1, period + 1):
             is_equal = distance <= known and states[known - distance].value == state
             rows[distance] = rows[distance] + 1 if is_equal else 0
-            if not found and rows[distance] >= max(distance * laps, self.settings.returns):
+            if not found and rows[distance] >= needed[distance]:
                 found = distance
         states.append(_State(state, self.step, self._last_step))
         if not found:

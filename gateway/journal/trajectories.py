@@ -111,7 +111,10 @@ class Run:
 
 
 class Trajectories:
-    """All runs that may still change, and the way to those that are over."""
+    """All runs that may still change, and the way to those that are over.
+
+    `has_budgets`: some run of this process has had caps; without any nobody needs to look for them.
+    """
 
     def __init__(
         self,
@@ -139,6 +142,7 @@ class Trajectories:
         self._doubtful: set[str] = set()
         self._reads: dict[str, list[tuple[str, str, str, str, str, int | None, int]]] = {}
         self._reads_timer: asyncio.TimerHandle | None = None
+        self.has_budgets = False
         self._refusals: dict[str, Counter[tuple[str, str, str]]] = {}
         self._decisions: dict[str, Counter[tuple[str, str, str, bool]]] = {}
         self._attentive: set[str] = set()
@@ -251,6 +255,7 @@ class Trajectories:
                 detail=f"{self._max_open} runs are open already. Commit or abort some, then try again.",
                 retry_after_ms=5000,
             )
+        self.has_budgets = self.has_budgets or bool(opening.budget)
         run = Run(Trajectory(id=name, agent=opening.agent, is_implicit=opening.is_implicit), opening, self._clock.now())
         self._runs[name] = run
         return run
@@ -619,6 +624,7 @@ class Trajectories:
                 evolve(state, decode(entry.kind, entry.data), entry.at)
             except (UnknownRecord, IllegalRecord) as error:
                 raise JournalCorrupt(f"record {number} of run {name} cannot be used: {error}") from error
+        self.has_budgets = self.has_budgets or bool(state.budget)
         run = Run(state, None, self._clock.now())
         if lost is not None and state.is_open:
             run.busy = lost.busy

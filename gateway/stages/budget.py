@@ -11,7 +11,7 @@ repeat that only collects or settles what was sent already.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 
 from gateway.clock import Clock
@@ -55,10 +55,15 @@ class BudgetStage:
         self._trajectories = trajectories
         self._clock = clock
 
-    async def __call__(self, call: Call, proceed: Handler) -> Outcome:
-        """Refuse what the run cannot afford; take what it costs."""
+    def __call__(self, call: Call, proceed: Handler) -> Awaitable[Outcome]:
+        """Refuse what the run cannot afford; take what it costs. A call that nobody budgets is handed on as it is."""
         if call.lane is not Lane.FORWARD or call.step is not None or not call.trajectory:
-            return await proceed(call)
+            return proceed(call)
+        if not (self._trajectories.has_budgets or call.budget is not None or call.operation.usage is not None):
+            return proceed(call)
+        return self._metered(call, proceed)
+
+    async def _metered(self, call: Call, proceed: Handler) -> Outcome:
         run = self._trajectories.get(call.trajectory)
         if run is not None and run.is_lost and run.state.budget:
             try:

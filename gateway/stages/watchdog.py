@@ -101,7 +101,8 @@ class WatchdogStage:
         """Refuse what would go on with a loop; tell the watchdog what became of everything else."""
         if call.lane is not Lane.FORWARD or call.step is not None:
             return await proceed(call)
-        run, is_read = self._run(call), call.operation.is_read
+        trajectories, is_read = self._trajectories, call.operation.is_read
+        run = trajectories.get(call.trajectory) if call.trajectory else self._implicit(call)
         if run is not None and run.is_lost and not is_read:
             try:
                 run = await self._trajectories.find(run.state.id)
@@ -117,18 +118,22 @@ class WatchdogStage:
         if is_read and call.operation.watch is not None:
             call.request.capture_answer = True
         outcome = await proceed(call)
-        run = self._trajectories.get(call.trajectory)
-        if run is None or run.is_lost:
-            return outcome
+        if run is None or run.is_lost or run.state.id != call.trajectory:
+            run = self._trajectories.get(call.trajectory)
+            if run is None or run.is_lost:
+                return outcome
         if first is not None and run.watch is None and self._first(run, call) is not None:
             self.reported(run, first, call.tool.name, lazy=True)
         dog = run.watch or self._first(run, call)
         if dog is None:
             return outcome
-        if is_read and isinstance(outcome, Success):
+        if isinstance(outcome, Success) and is_read:
             self._was_read(run, dog, call, outcome.reply)
+        elif isinstance(outcome, Success):
+            if not outcome.is_replay:
+                await self._was_done(run, dog, call, outcome.reply)
         else:
-            await self._after(run, dog, call, outcome)
+            self._after(run, dog, call, outcome)
         if call.trace is not None or not dog.step % _ENTROPY_EVERY:
             self._telemetry.entropy_seen(call, dog.entropy_bits)
         return outcome
@@ -156,9 +161,7 @@ class WatchdogStage:
 
     # --- before
 
-    def _run(self, call: Call) -> Run | None:
-        if call.trajectory:
-            return self._trajectories.get(call.trajectory)
+    def _implicit(self, call: Call) -> Run | None:
         runs = self._trajectories.implicit(call.agent)
         return runs[-1] if runs else None
 
@@ -224,11 +227,8 @@ class WatchdogStage:
         dog = self.dog(run)
         return dog if call.step is None else None
 
-    async def _after(self, run: Run, dog: Watchdog, call: Call, outcome: Outcome) -> None:
+    def _after(self, run: Run, dog: Watchdog, call: Call, outcome: Failed | Rejected | InDoubt) -> None:
         match outcome:
-            case Success(reply, is_replay):
-                if not is_replay:
-                    await self._was_done(run, dog, call, reply)
             case Failed(fault=fault, reply=reply):
                 self._was_refused(run, dog, call, fault, reply)
             case Rejected(refusal):
@@ -257,7 +257,8 @@ class WatchdogStage:
             return
         inverse = None if step.compensator is None else _inverse(step.compensator)
         dog.state_is(dog.effects.changed(_own(call), inverse, action_hash(action), number), _NET, laps=2)
-        self._measure(run, dog, call, reply)
+        if call.operation.watch is not None:
+            self._measure(run, dog, call, reply)
         if call.tool.state is not None:
             await self._ask_state(run, dog, call, call.tool.state)
 
