@@ -11,7 +11,7 @@ repeat that only collects or settles what was sent already.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from gateway.clock import Clock
@@ -23,6 +23,7 @@ from gateway.core.environment import EVALUATED_LIMIT, response_env
 from gateway.core.expression import ExpressionError
 from gateway.core.message import BytesBody
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
+from gateway.core.policy import Effect
 from gateway.core.records import BudgetTightened, UsageReported
 from gateway.core.saga import Open
 from gateway.core.tool import Usage
@@ -51,7 +52,14 @@ def meter_of(run: Run) -> Meter:
 class BudgetStage:
     """Meters calls."""
 
-    def __init__(self, trajectories: Trajectories, clock: Clock) -> None:
+    def __init__(
+        self,
+        trajectories: Trajectories,
+        clock: Clock,
+        in_shadow: Callable[[Call, str, Effect], None] | None = None,
+    ) -> None:
+        """`in_shadow`: nothing is refused or cut, and it is told what would have been."""
+        self._in_shadow = in_shadow
         self._trajectories = trajectories
         self._clock = clock
 
@@ -118,6 +126,10 @@ class BudgetStage:
         if is_step and run.state.collects(call.action.hex()):
             return None
         spent = meter.spent(at, is_step=is_step, is_retry=_is_retry(run, call))
+        if self._in_shadow is not None:
+            if spent is not None:
+                self._in_shadow(call, "(budget)", Effect.DENY)
+            return None
         if spent is not None:
             return _exhausted(call, spent, meter.view(at))
         if "seconds" in meter.caps:

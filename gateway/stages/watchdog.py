@@ -26,6 +26,7 @@ from gateway.core.fault import Fault
 from gateway.core.interrupt import deadlocked, interrupt, restored
 from gateway.core.message import BytesBody, Reply, first_header
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
+from gateway.core.policy import Effect
 from gateway.core.records import MetricsReported, StateReported
 from gateway.core.statehash import no_hash, result_hash, state_hash
 from gateway.core.tool import BoundRequest, Catalog, Operation, Probe, StateProbe, ToolSpec
@@ -87,7 +88,10 @@ class WatchdogStage:
         telemetry: Telemetry,
         prober: Prober | None = None,
         pipeline: Callable[[], Handler] | None = None,
+        in_shadow: Callable[[Call, str, Effect], None] | None = None,
     ) -> None:
+        """`in_shadow`: nothing is held back, and it is told what would have been."""
+        self._in_shadow = in_shadow
         self._trajectories = trajectories
         self._catalog = catalog
         self._clock = clock
@@ -181,6 +185,9 @@ class WatchdogStage:
 
     async def _interrupt(self, run: Run, dog: Watchdog, call: Call, loop: Loop) -> Refusal | None:
         mode = call.tool.watchdog.mode
+        if self._in_shadow is not None:
+            mode = WatchdogMode.OBSERVE
+            self._in_shadow(call, "(watchdog)", Effect.DENY)
         if mode is WatchdogMode.OBSERVE or call.started <= dog.heard_s:
             # Nobody heeds what he has not heard yet: calls that left together meet one interrupt.
             loop = replace(loop, verdict=Verdict.INTERRUPT)

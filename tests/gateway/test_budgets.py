@@ -244,3 +244,14 @@ async def test_a_run_is_not_opened_with_caps_that_cannot_be_read(tmp_path: Path,
         refused = await running.agent.send("POST", RUNS, {"id": "r1", "budget": wrong})
         assert (refused.status, refused.code) == (422, "ERR_INVALID_ARGUMENTS")
         assert (await running.agent.send("GET", f"{RUNS}/r1")).status == 404
+
+
+async def test_in_shadow_nothing_is_refused_and_it_is_counted(tmp_path: Path, origin: Origin) -> None:
+    origin.on("POST /ask", Answer(422, b'{"error": "no"}', JSON))
+    async with serving(tmp_path, origin.port, manifest(), shadow=True) as running:
+        await opened(running, steps=2)
+        for _ in range(6):
+            assert (await running.agent.send("POST", "/lab/ask", {"q": 1}, run="r1")).status == 422
+        told = str((await running.operator.send("GET", "/api/v1/rules")).json)
+        assert "(budget)" in told
+        assert "(watchdog)" in told
