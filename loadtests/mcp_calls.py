@@ -10,6 +10,7 @@ call as a step (its intent and its outcome are durable before the answer), unles
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -75,6 +76,48 @@ class Session:
             return answer.headers.get("Mcp-Session-Id", ""), await answer.text()
 
 
+class Pipes:
+    """The same client on the pipes of a server of its own."""
+
+    def __init__(self, row: Row) -> None:
+        self._row = row
+        self._next = 0
+        self._child: asyncio.subprocess.Process | None = None
+
+    async def open(self) -> None:
+        """Start the server and introduce ourselves."""
+        self._child = await asyncio.create_subprocess_exec(
+            sys.executable, str(SERVER), "stdio", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL, limit=1 << 20,
+        )  # fmt: skip
+        info = {"name": "bench", "version": "1"}
+        await self._send("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info})
+        await self._send("notifications/initialized", None)
+
+    async def call(self, number: int) -> None:
+        """Call the tool once and check its answer."""
+        text = await self._send("tools/call", {"name": self._row.tool, "arguments": {"a": number, "b": 1}})
+        if f"{number + 1}" not in text:
+            raise RuntimeError(f"{self._row.name} answered {text[:300]}")
+
+    async def close(self) -> None:
+        """End the server."""
+        if self._child is not None:
+            self._child.kill()
+            await self._child.wait()
+
+    async def _send(self, method: str, params: object) -> str:
+        assert self._child is not None
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._next += 1
+        body: dict[str, object] = {"jsonrpc": "2.0", "method": method}
+        if params is not None:
+            body |= {"id": self._next, "params": params}
+        self._child.stdin.write(json.dumps(body).encode() + b"\n")
+        return "" if params is None else (await self._child.stdout.readline()).decode()
+
+
 _JSON = {"Content-Type": "application/json"}
 
 
@@ -109,16 +152,18 @@ async def _measure(mcp_proxy: Path | None, calls: int, rounds: int) -> None:
             Row("Seawall, step journaled", f"{gateway}/http", "add", "direct, Streamable HTTP"),
             Row("Seawall, read", f"{gateway}/http", "look", "direct, Streamable HTTP"),
             Row("FastMCP proxy", f"http://127.0.0.1:{ports[3]}/mcp", "add", "direct, Streamable HTTP"),
-            Row("Seawall in front of stdio, step journaled", f"{gateway}/pipes", "add"),
-            Row("Seawall in front of stdio, read", f"{gateway}/pipes", "look"),
+            Row("direct, stdio", "", "add"),
+            Row("Seawall in front of stdio, step journaled", f"{gateway}/pipes", "add", "direct, stdio"),
+            Row("Seawall in front of stdio, read", f"{gateway}/pipes", "look", "direct, stdio"),
         ]
         if mcp_proxy is not None:
             commands.append([str(mcp_proxy), "--port", str(ports[4]), "--", python, str(SERVER), "stdio"])
-            rows.append(Row("mcp-proxy in front of stdio", f"http://127.0.0.1:{ports[4]}/mcp", "add"))
+            rows.append(Row("mcp-proxy in front of stdio", f"http://127.0.0.1:{ports[4]}/mcp", "add", "direct, stdio"))
         started = [await _start(command) for command in commands]
         try:
             for row in rows:
-                await _listening(row.url)
+                if row.url:
+                    await _listening(row.url)
             _print(rows, await _rounds(rows, calls, rounds))
         finally:
             for process in started:
@@ -129,12 +174,15 @@ async def _measure(mcp_proxy: Path | None, calls: int, rounds: int) -> None:
 
 async def _rounds(rows: Sequence[Row], calls: int, rounds: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {row.name: [] for row in rows}
-    async with aiohttp.ClientSession() as http:
-        sessions = {row.name: Session(http, row) for row in rows}
+    async with aiohttp.ClientSession() as http, contextlib.AsyncExitStack() as ending:
+        sessions = {row.name: Session(http, row) if row.url else Pipes(row) for row in rows}
         for row in rows:
-            await sessions[row.name].open()
+            session = sessions[row.name]
+            if isinstance(session, Pipes):
+                ending.push_async_callback(session.close)
+            await session.open()
             for number in range(20):
-                await sessions[row.name].call(number)
+                await session.call(number)
         for turn in range(rounds):
             for row in rows:
                 for number in range(calls):

@@ -15,8 +15,10 @@ GET = b"GET /tool/x HTTP/1.1\r\nHost: g\r\n\r\n"
 async def serving(handler: Handler, **settings: float) -> AsyncIterator[tuple[HttpFront, int]]:
     front = HttpFront(handler, **settings)  # type: ignore[arg-type]
     port = await front.listen("127.0.0.1", 0)
-    yield front, port
-    await front.close()
+    try:
+        yield front, port
+    finally:
+        await front.close()
 
 
 class Agent:
@@ -41,8 +43,10 @@ class Agent:
 @asynccontextmanager
 async def agent(port: int) -> AsyncIterator[Agent]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    yield Agent(reader, writer)
-    writer.close()
+    try:
+        yield Agent(reader, writer)
+    finally:
+        writer.close()
 
 
 def always(response: Callable[[], OutgoingResponse]) -> Handler:

@@ -28,6 +28,7 @@ import hashlib
 import http.client
 import json
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -427,7 +428,18 @@ class Origin:
         errors: what went wrong in behaviours themselves; `close` raises the first, so a broken script fails its test.
     """
 
-    def __init__(self, *, host: str = "127.0.0.1", port: int = 0, honours_keys: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        honours_keys: bool = False,
+        tls: ssl.SSLContext | None = None,
+        path: str = "",
+    ) -> None:
+        """With `path` it listens on a Unix socket there, with `tls` it speaks TLS."""
+        self.tls = tls
+        self.path = path
         self.host = host
         self.port = port
         self.requests: list[Received] = []
@@ -451,7 +463,10 @@ class Origin:
     async def start(self) -> None:
         """Listen; `port` is the real one from here on."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self._serve), self.host, self.port)
+        if self.path:
+            self._server = await loop.create_unix_server(lambda: _Connection(self._serve), self.path)
+            return
+        self._server = await loop.create_server(lambda: _Connection(self._serve), self.host, self.port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:

@@ -137,7 +137,8 @@ class _Reader:
     def _value(self, node: Node, kind: Any, path: Path, formats: frozenset[Format] = frozenset()) -> object:
         if is_settings(kind):
             if isinstance(node, Scalar) and kind in SHORTHAND and not node.is_null:
-                return {SHORTHAND[kind]: node.text}
+                name = SHORTHAND[kind]
+                return {name: self._field(node, fields_of(kind)[name], path)}
             return self.settings(self._a_map(node, path), kind, path)
         if get_origin(kind) in (Mapping, dict):
             return self._mapping(self._a_map(node, path), get_args(kind)[1], path)

@@ -14,14 +14,19 @@ import annotated_types as at
 
 from gateway.core.manifest import CompensatorSettings, ProbeSettings
 from gateway.core.setting import Doc, Format
+from gateway.core.websocket import WebSocketSettings
 
 __all__ = ["REQUIRED", "SHORTHAND", "Field", "choices", "fields_of", "is_settings", "summary"]
 
 REQUIRED: Final = object()
 """Stands for "no default"."""
 
-SHORTHAND: Final[Mapping[type, str]] = {CompensatorSettings: "request", ProbeSettings: "request"}
-"""Settings that may be written as a single text, and the key that the text is then the value of."""
+SHORTHAND: Final[Mapping[type, str]] = {
+    CompensatorSettings: "request",
+    ProbeSettings: "request",
+    WebSocketSettings: "enabled",
+}
+"""Settings that may be written as a single value, and the key that it is then the value of."""
 
 
 @dataclass(frozen=True, slots=True)

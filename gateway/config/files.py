@@ -13,7 +13,8 @@ from typing import Final
 
 __all__ = ["FileLog", "stamp_of"]
 
-LIMIT_BYTES: Final = 256 << 10
+LIMIT_BYTES: Final = 4 << 20
+"""Enough for a bundle of all the world's authorities; a manifest has a bound of its own (`nodes.py`)."""
 
 
 class FileLog:

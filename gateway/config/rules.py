@@ -5,6 +5,7 @@ Each rule is a sentence in a table or a few lines; it reports the place of the f
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -17,6 +18,7 @@ from gateway.config.nodes import Map
 from gateway.core.admission import AdmissionSettings
 from gateway.core.authority import HostPattern, parse_host_pattern
 from gateway.core.breaker import BreakerSettings
+from gateway.core.headers import OURS_IN_REQUESTS
 from gateway.core.manifest import (
     ApprovalPolicy,
     DomainSettings,
@@ -33,6 +35,7 @@ __all__ = [
     "admission_of",
     "check_breaker",
     "check_domain_of",
+    "check_headers",
     "check_name",
     "check_operation",
     "check_retry",
@@ -45,6 +48,9 @@ __all__ = [
 
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 RESERVED: Final = frozenset({"seawall"})
+SOCKET_PATH_BYTES: Final = 107
+"""What fits into `sockaddr_un` with its closing zero; on Linux, and enough for others' 103 to fail at the first call."""
+_FIELD: Final = re.compile(r"[A-Za-z0-9!#$%&'+.^_`|~-]+\*?|\*")
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9.])?|[0-9A-Fa-f:.]+")
 _PREFIX = re.compile(r"(?:/(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+)*/?")
 
@@ -90,14 +96,16 @@ def upstream_of(name: str, entry: Entry[ToolSettings], problems: Problems) -> Up
                      "`upstream` for HTTP; `mcp` with `url` or `command` for an MCP server")  # fmt: skip
         return None
     if settings.upstream is not None:
-        return read_upstream(settings.upstream, entry.at("upstream"), problems)
+        return read_upstream(settings.upstream, entry.at("upstream"), problems, takes_socket=True)
     if mcp is None or mcp.url is None:
         return Upstream("stdio", name, 0)
     return read_upstream(mcp.url, entry.at("mcp", "url"), problems)
 
 
-def read_upstream(text: str, position: Position, problems: Problems) -> Upstream | None:
-    """Return the upstream of a base URL: http or https, a host, perhaps a port and a path; nothing else."""
+def read_upstream(text: str, position: Position, problems: Problems, *, takes_socket: bool = False) -> Upstream | None:
+    """Return the upstream of a base URL: http or https, a host, perhaps a port and a path; or `unix:` and a path."""
+    if takes_socket and text.startswith("unix:"):
+        return _read_socket(text.removeprefix("unix:"), position, problems)
     try:
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port
@@ -108,7 +116,7 @@ def read_upstream(text: str, position: Position, problems: Problems) -> Upstream
     before = len(text) - len(text.lstrip())
     for is_wrong, message, hint in (
         (before or not text.isprintable() or " " in text, "holds a space or control character", "remove it"),
-        (default_port is None, "must begin with `http://` or `https://`", ""),
+        (default_port is None, "must begin with `http://` or `https://`", "or `unix:/`" if takes_socket else ""),
         ("@" in parts.netloc, "must not hold a user or password", "use `credentials` with a secret"),
         ("?" in text, "must not hold a query", "queries belong to the calls"),
         ("#" in text, "must not hold a fragment", ""),
@@ -122,6 +130,22 @@ def read_upstream(text: str, position: Position, problems: Problems) -> Upstream
             return None
     assert default_port is not None
     return Upstream(parts.scheme, host, port or default_port, parts.path.rstrip("/"))
+
+
+def _read_socket(text: str, position: Position, problems: Problems) -> Upstream | None:
+    """`/path/to.sock`, or `/path/to.sock:/prefix` as nginx writes it."""
+    path, _, prefix = text.partition(":")
+    for is_wrong, message, hint in (
+        (not path.startswith("/") or path.endswith("/"), "names no file after `unix:`", "as in `unix:/run/tool.sock`"),
+        (not path.isprintable() or "?" in path or "#" in path, "holds a character that a socket's path may not", ""),
+        (len(os.fsencode(path)) > SOCKET_PATH_BYTES, f"names a path of more than {SOCKET_PATH_BYTES} bytes",
+         "the system cannot connect to it; link to it from a shorter path"),
+        (not _PREFIX.fullmatch(prefix) or _has_dots(prefix), "has a prefix that is not plain", "no `//` or `..`"),
+    ):  # fmt: skip
+        if is_wrong:
+            problems.add(position, f"`upstream` {message}", hint)
+            return None
+    return Upstream("unix", "localhost", 0, prefix.rstrip("/"), path)
 
 
 def read_hosts(entry: Entry[ToolSettings], problems: Problems) -> tuple[HostPattern, ...]:
@@ -220,6 +244,20 @@ def check_operation(settings: OperationSettings, at: At, problems: Problems) -> 
     ):  # fmt: skip
         if is_wrong:
             problems.add(at(key), message, hint)
+
+
+def check_headers(entry: Entry[ToolSettings], problems: Problems) -> None:
+    """Lists of header fields hold names of fields that could pass at all."""
+    settings = entry.settings.headers
+    for key, names in () if settings is None else (("allow", settings.allow), ("deny", settings.deny)):
+        for index, name in enumerate(names):
+            here = entry.at("headers", key, index)
+            if not _FIELD.fullmatch(name):
+                problems.add(
+                    here, f"`{shown(name)}` is not a header name", "letters, digits and `-`, perhaps a `*` behind"
+                )
+            elif key == "allow" and name.lower().encode() in OURS_IN_REQUESTS:
+                problems.add(here, f"`{shown(name)}` never reaches a tool as the agent sent it", "remove it")
 
 
 def check_domain_of(entry: Entry[ToolSettings], loaded: Loaded, problems: Problems) -> None:

@@ -100,7 +100,9 @@ def _reference(settings: type, definitions: dict[str, Schema]) -> Schema:
         definitions[name] = {}
         full = _object(settings, definitions)
         if settings in SHORTHAND:
-            full = {"anyOf": [{"type": "string", "description": "The request line alone."}, full]}
+            alone = fields_of(settings)[SHORTHAND[settings]]
+            described = "The request line alone." if alone.kind is str else f"`{alone.name}` alone."
+            full = {"anyOf": [{"description": described, **_kind(alone.kind, frozenset(), {}, definitions)}, full]}
         definitions[name] = full
     return {"$ref": f"#/definitions/{name}"}
 

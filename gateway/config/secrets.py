@@ -47,6 +47,16 @@ class SecretSource:
         self._is_offline = is_offline
         self._files = files
 
+    @property
+    def is_offline(self) -> bool:
+        """Whether what is secret is made up, and its files need not be there."""
+        return self._is_offline
+
+    @property
+    def files(self) -> FileLog:
+        """What notes the files that are read."""
+        return self._files
+
     def read(self, name: str, entry: Entry[SecretSettings] | None) -> Secret:
         """Return a secret.
 

@@ -16,11 +16,11 @@ import re
 import struct
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import orjson
 
-__all__ = ["action_digest", "canonical_body", "digests", "fingerprint", "is_json", "media_type"]
+__all__ = ["Digests", "action_digest", "ambiguity", "canonical_body", "digests", "fingerprint", "is_json", "media_type"]
 
 DIGEST_BYTES: Final = 16
 """128 bits: collisions are out of reach within one run, which is the only place where digests are compared."""
@@ -86,11 +86,41 @@ def _looks_lossy(text: bytes) -> bool:
     return b"9." in shape or b"9999999999999999" in shape or b"-0" in text
 
 
-def digests(operation: str, method: str, target: str, content_type: str, body: bytes) -> tuple[bytes, bytes]:
+class Digests(NamedTuple):
+    """The digests of one call. `is_canonical`: its body was found to be JSON that everybody reads in the same way."""
+
+    action: bytes
+    fingerprint: bytes
+    is_canonical: bool
+
+
+def digests(operation: str, method: str, target: str, content_type: str, body: bytes) -> Digests:
     """Return `action_digest` and `fingerprint` of one call, for the price of one look at its body."""
     verb, raw, canonical = method.encode(), _bytes(target), canonical_body(content_type, body)
     kind = media_type(content_type).encode()
-    return _digest(operation.encode(), verb, raw, canonical), _digest(verb, raw, kind, canonical)
+    return Digests(
+        _digest(operation.encode(), verb, raw, canonical), _digest(verb, raw, kind, canonical), canonical is not body
+    )
+
+
+def ambiguity(text: bytes) -> str | None:
+    """Return what makes JSON mean one thing to one reader and another to the next, as a clause, or None.
+
+    That is a key that occurs twice in an object: some readers take the first value, some the last, so what is decided on
+    could differ from what is done. Text that is no JSON is ambiguous to nobody. Nesting that is too deep to be looked
+    through counts as ambiguous.
+
+    Source: RFC 8259 section 4 ("unpredictable"); RFC 7493 section 2.3 (I-JSON).
+    """
+    try:
+        _STRICT.decode(text.decode())
+    except _Repeated as repeated:
+        return f"the key {repeated.args[0][:60]!r} occurs twice in one object"
+    except RecursionError:
+        return "it is nested too deeply to be looked through"
+    except ValueError:
+        return None
+    return None
 
 
 def _digest(a: bytes, b: bytes, c: bytes, d: bytes) -> bytes:
@@ -112,8 +142,21 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return unique
 
 
+class _Repeated(ValueError):
+    """A key occurs twice."""
+
+
+def _strict(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
+        seen: set[str] = set()
+        raise _Repeated(next(name for name, _ in pairs if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
+    return unique
+
+
 def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse)
+_STRICT: Final = json.JSONDecoder(object_pairs_hook=_strict)

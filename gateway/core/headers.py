@@ -25,6 +25,7 @@ from gateway.core.message import Headers
 __all__ = [
     "HOP_BY_HOP",
     "OURS_IN_REQUESTS",
+    "UNASKED",
     "AnswerHead",
     "Sieve",
     "answer_fields",
@@ -141,6 +142,10 @@ class AnswerHead(NamedTuple):
     problem: str
 
 
+UNASKED = "101 Switching Protocols, which nobody asked for"
+"""The one problem of a head that is none where somebody has asked."""
+
+
 def answer_head(status: int, headers: Headers) -> AnswerHead:
     """Return what is to be known of an answer's head."""
     length: bytes | None = None
@@ -155,8 +160,8 @@ def answer_head(status: int, headers: Headers) -> AnswerHead:
     values = b"".join([value for _, value in headers])
     if b"\r" in values or b"\n" in values or b"\0" in values:
         problem = "a header field with a line break or NUL in it"
-    if status == 101:
-        problem = "101 Switching Protocols, which nobody asked for"
+    if status == 101 and not problem:
+        problem = UNASKED
     return AnswerHead(_OF_ANSWERS(headers), length, problem)
 
 

@@ -86,6 +86,7 @@ class Request:
         exchange: what ingress and egress of one protocol say to each other beside the message (progress, questions to
             the agent); no stage looks into it. Dispatch puts the run's name here where there is none.
         is_sifted: what may not pass has been taken out of the headers already.
+        upgrade: the protocol to switch to, if the agent asks for one and the tool may be asked.
     """
 
     method: str
@@ -97,6 +98,7 @@ class Request:
     fresh_connection: bool = False
     exchange: object | None = None
     is_sifted: bool = False
+    upgrade: bytes = b""
 
 
 @dataclass(slots=True)
@@ -104,13 +106,15 @@ class Reply:
     """A tool's answer.
 
     `on_close` callbacks run once, when the body was read to its end, broke, or was given up: that is when a slot goes
-    back. `await reply.aclose()` may be repeated.
+    back. `await reply.aclose()` may be repeated. `switched` is egress's own, for whom the answer is the last of HTTP on
+    its connection (101); closing the reply closes that connection.
     """
 
     status: int
     reason: bytes
     headers: Headers
     body: Body
+    switched: object | None = None
     _on_close: list[Callable[[], None]] = field(default_factory=list)
     _closed: bool = False
 

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gateway.core.admission import AdmissionSettings
 from gateway.core.authority import HostPattern
 from gateway.core.breaker import BreakerSettings
+from gateway.core.credential import LeaseSource
 from gateway.core.expression import Environment, Expression
+from gateway.core.header_filter import HeaderFilter
+from gateway.core.hold import ClaimNeedSettings, Trusted
 from gateway.core.manifest import (
     ApprovalPolicy,
     ApprovalSettings,
@@ -20,17 +24,24 @@ from gateway.core.manifest import (
     JournalMode,
     LeakSettings,
     SinkSettings,
+    SuspendSettings,
     Tier,
     TimeoutSettings,
 )
+from gateway.core.policy import Rule
 from gateway.core.reach import Reach
 from gateway.core.recovery import RecoverySettings
 from gateway.core.retry import RetrySettings
 from gateway.core.secret import SecretBox
 from gateway.core.value import frozen
+from gateway.core.websocket import WebSocketSettings
+
+if TYPE_CHECKING:
+    import ssl
 
 __all__ = [
     "AmbiguousPath",
+    "Artifacts",
     "BoundRequest",
     "CallForm",
     "Catalog",
@@ -44,6 +55,8 @@ __all__ = [
     "Probe",
     "RequestTemplate",
     "Sink",
+    "Suspension",
+    "Tls",
     "ToolSpec",
     "Upstream",
     "Verifier",
@@ -168,6 +181,36 @@ class CallForm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Suspension:
+    """How quarantined agents are stopped. `fill` makes the templates of `path`, `namespace` and `pod` into texts; it raises
+    `ExpressionError` where a value is missing or is no plain word. `secret` is never printed."""
+
+    name: str
+    settings: SuspendSettings
+    fill: Callable[[str, Environment], str]
+    secret: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifacts:
+    """Which artifacts a call reads and writes: names from its arguments, and such as only the answer tells.
+
+    `content`: what is digested; else the request's body (the answer's, of what only that names).
+    """
+
+    reads: tuple[Expression, ...] = ()
+    writes: tuple[Expression, ...] = ()
+    answer_reads: tuple[Expression, ...] = ()
+    answer_writes: tuple[Expression, ...] = ()
+    content: Expression | None = None
+
+    @property
+    def has_answer_names(self) -> bool:
+        """Whether the answer has to be read for names."""
+        return bool(self.answer_reads or self.answer_writes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Operation:
     """One thing a tool can do. `is_declared` is False for those made up for undeclared calls."""
 
@@ -191,6 +234,9 @@ class Operation:
     description: str | None = None
     input: Mapping[str, object] | None = None
     form: CallForm | None = None
+    rules: tuple[Rule, ...] = ()
+    artifacts: Artifacts | None = None
+    claim: ClaimNeedSettings | None = None
 
     is_read: bool = field(init=False)
     """Whether calls have no effect. Kept, since every stage asks."""
@@ -215,16 +261,22 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Where a tool lives. `prefix` is the raw path in front of every target, without a trailing slash."""
+    """Where a tool lives. `prefix` is the raw path in front of every target, without a trailing slash.
+
+    `socket` is the path of a Unix socket; scheme is `unix` then, host `localhost`, and there is no port.
+    """
 
     scheme: str
     host: str
     port: int
     prefix: str = ""
+    socket: str = ""
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port, as one text; brackets around an IPv6 address."""
+        """Scheme, host and port, as one text; brackets around an IPv6 address. Of a Unix socket its path."""
+        if self.socket:
+            return f"unix:{self.socket}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
 
@@ -232,7 +284,22 @@ class Upstream:
     def authority(self) -> str:
         """What goes into Host: the port only where it is not the scheme's own (RFC 9110 section 7.2)."""
         host = f"[{self.host}]" if ":" in self.host else self.host
+        if self.socket:
+            return host
         return host if self.port == {"http": 80, "https": 443}.get(self.scheme) else f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tls:
+    """How TLS is spoken with a tool: made at load from the files that the manifest names.
+
+    `context` has the trust and the certificate, None where the system's trust is all; `server_name` is None where the
+    upstream's host is meant. `digest` differs when any of it does, the files' contents included.
+    """
+
+    context: ssl.SSLContext | None
+    server_name: str | None
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,8 +334,13 @@ class ToolSpec:
             `AmbiguousPath`.
         operations: those declared, and the two that stand for all undeclared calls (`is_declared` False).
         credential: header name and value to set on each request; the value is a secret and never printed.
+        leases: how each run has a credential of its own instead.
         hosts: further hosts by which a forward proxy's clients mean it, beside the upstream's own.
         reach: what kind of addresses the upstream's name may lead to.
+        tls: how TLS is spoken with it, if not as with any server.
+        admit: turns an agent's header fields into those that may reach it; None if all may.
+        websocket: how WebSockets to it are carried; None where there are none.
+        takes_forwarded: whether Forwarded and its kin reach it, from whomever.
         breaker_key: names the origin and credential that share one breaker, without revealing the credential.
         digest: of everything above as configured; equal digests mean that a reload changed nothing for this tool.
         mcp: how it is reached, if it is an MCP server.
@@ -283,10 +355,15 @@ class ToolSpec:
     operations: Mapping[str, Operation]
     idempotency: IdempotencySettings | None = None
     credential: tuple[bytes, bytes] | None = field(default=None, repr=False)
+    leases: LeaseSource | None = None
     is_strict: bool = False
     hosts: tuple[HostPattern, ...] = ()
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
     reach: Reach = Reach.AUTO
+    tls: Tls | None = None
+    admit: HeaderFilter | None = None
+    takes_forwarded: bool = False
+    websocket: WebSocketSettings | None = None
     breaker_key: str = ""
     digest: str = ""
     mcp: McpUpstream | None = None
@@ -299,10 +376,17 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Catalog:
-    """All tools in force, by name, the secrets that bound requests refer to, and the digest of all of it."""
+    """All tools in force, by name, the secrets that bound requests refer to, and the digest of all of it.
+
+    `stranger_rules` concern reads of hosts that are no tool's. `clearers` are the verifiers that may clear artifacts.
+    """
 
     tools: Mapping[str, ToolSpec]
     domains: Mapping[str, Domain]
     digest: str = ""
     secrets: SecretBox = field(default_factory=SecretBox, repr=False)
     sinks: Mapping[str, Sink] = field(default_factory=dict)
+    stranger_rules: tuple[Rule, ...] = ()
+    suspensions: Mapping[str, Suspension] = field(default_factory=dict)
+    clearers: Mapping[str, Verifier] = field(default_factory=dict)
+    claim_keys: Mapping[str, Trusted] = field(default_factory=dict, repr=False)

@@ -11,6 +11,7 @@ else about a call that may change something is in doubt:
     other 4xx                    Failed client_error    Failed client_error  (the agent gets it unchanged)
     503 with Retry-After         Failed throttled       Failed throttled  (a clean refusal)
     other 5xx                    Failed server          InDoubt server, or Failed server if `fails_cleanly`
+    101 that was asked for       Success                (of reads only)
     1xx or beyond 599            Failed protocol        InDoubt protocol
     broken, nothing was sent     Failed                 Failed
     broken otherwise             Failed                 InDoubt
@@ -44,7 +45,7 @@ def classify(exchange: Reply | Broken, tool: ToolSpec, operation: Operation, at:
 
 def _of_reply(reply: Reply, tool: ToolSpec, operation: Operation, at: int) -> Outcome:
     status = reply.status
-    if 200 <= status < 400:
+    if 200 <= status < 400 or reply.switched is not None:
         return Success(reply)
     asked_ms = parse_retry_after(reply.headers, at)
     if status == 429 or (status == 503 and first_header(reply.headers, b"retry-after") is not None):

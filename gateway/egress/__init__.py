@@ -6,6 +6,7 @@ Nothing of aiohttp crosses this seam, so the wire can be replaced without touchi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from typing import NamedTuple, Protocol
 
@@ -13,7 +14,7 @@ from gateway.core.fault import Broken
 from gateway.core.message import Reply, Request
 from gateway.core.tool import ToolSpec
 
-__all__ = ["Egress", "StreamBroken", "Timings"]
+__all__ = ["Egress", "StreamBroken", "StreamCut", "Switched", "Timings"]
 
 
 class Timings(NamedTuple):
@@ -23,6 +24,17 @@ class Timings(NamedTuple):
     first_byte_s: float
     idle_s: float
     total_s: float
+
+
+class Switched(Protocol):
+    """A connection to a tool on which HTTP is over (`Reply.switched`)."""
+
+    def hand_over(self) -> tuple[asyncio.Transport, bytes]:
+        """Return the transport, paused, and what has come behind the answer's head; for who sets a protocol of its own.
+
+        Raises:
+            ConnectionError: it has ended.
+        """
 
 
 class Egress(Protocol):
@@ -44,3 +56,7 @@ class Egress(Protocol):
 
 class StreamBroken(Exception):
     """A streamed answer ended before its end: reset, stalled, or cut off. The agent must see a truncated body too."""
+
+
+class StreamCut(StreamBroken):
+    """We broke the answer off ourselves, because its run is quarantined; it says nothing about the tool."""

@@ -25,7 +25,7 @@ from gateway.core.fault import Broken, Fault
 from gateway.core.headers import answer_head
 from gateway.core.message import Body, BytesBody, Reply, Request, first_header
 from gateway.core.tool import ToolSpec
-from gateway.egress import Egress, StreamBroken, Timings
+from gateway.egress import Egress, StreamBroken, StreamCut, Timings
 from gateway.egress.framing import ToolLines, request_bytes, tool_lines
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
 from gateway.egress.wire import Attempt, UploadBroken, exchange, open_session
@@ -68,6 +68,8 @@ class ClientEgress:
 
     async def send(self, tool: ToolSpec, request: Request, timings: Timings) -> Reply | Broken:
         """Send once; see `Egress`."""
+        if request.upgrade:
+            return Broken(Fault.CLIENT_ERROR, Dispatched.NO, "WebSockets need telemetry.auto_instrument to be off")
         upstream = self._upstream(tool)
         try:
             head = request_bytes(upstream.lines, request)
@@ -79,6 +81,8 @@ class ClientEgress:
             first_byte_s=timings.first_byte_s,
             total_s=timings.total_s,
             is_fresh=request.fresh_connection,
+            tls=tool.tls,
+            socket=tool.upstream.socket,
         )
         try:
             url = self._url(upstream, request)
@@ -123,7 +127,7 @@ class ClientEgress:
     def _upstream(self, tool: ToolSpec) -> _Upstream:
         known = self._upstreams.get(tool.name)
         if known is None or known.lines.tool is not tool:
-            known = self._upstreams[tool.name] = _Upstream(tool_lines(tool), URL(tool.upstream.origin))
+            known = self._upstreams[tool.name] = _Upstream(tool_lines(tool), URL(_origin(tool)))
         return known
 
     def _url(self, upstream: _Upstream, request: Request) -> URL:
@@ -131,7 +135,7 @@ class ClientEgress:
         if not self._session.trace_configs:
             return upstream.url
         target = (upstream.lines.prefix + request.target).decode("ascii")
-        return URL(upstream.lines.tool.upstream.origin + target, encoded=True)
+        return URL(_origin(upstream.lines.tool) + target, encoded=True)
 
     def _timeout(self, timings: Timings) -> aiohttp.ClientTimeout:
         connect_s = min(timings.connect_s, timings.total_s)
@@ -148,7 +152,7 @@ class ClientEgress:
 class _StreamedBody:
     """An answer's body on its way. Closing it early closes the connection; read to its end, that goes back."""
 
-    __slots__ = ("_attempt", "_response", "_size", "_tool")
+    __slots__ = ("__weakref__", "_attempt", "_response", "_size", "_tool")
 
     is_replayable = False
 
@@ -172,6 +176,11 @@ class _StreamedBody:
         """
         return _pieces(self._tool, self._attempt, self._response)
 
+    def cut(self) -> None:
+        """Break the answer off: whoever reads it gets `StreamCut`. May be repeated."""
+        self._response.content.set_exception(StreamCut("cut off"))
+        self._response.close()
+
     async def aclose(self) -> None:
         """Give the connection back, or close it if the answer has not ended. May be repeated."""
         self._response.close()
@@ -186,6 +195,10 @@ async def _pieces(tool: ToolSpec, attempt: Attempt, response: aiohttp.ClientResp
         raise StreamBroken(_why(tool, attempt, error, "broke off its answer")) from error
     if protocol is not None and isinstance(protocol.exception(), aiohttp.ClientOSError):
         raise StreamBroken(f"{tool.name} reset the connection in the middle of its answer")
+
+
+def _origin(tool: ToolSpec) -> str:
+    return f"http://{tool.upstream.host}" if tool.upstream.socket else tool.upstream.origin
 
 
 def _why(tool: ToolSpec, attempt: Attempt, error: Exception, otherwise: str) -> str:

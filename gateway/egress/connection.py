@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import ssl
 from collections.abc import Callable
 from contextlib import aclosing
 from enum import Enum
@@ -27,7 +28,7 @@ from gateway.clock import Alarm
 from gateway.core.message import Body, BytesBody
 from gateway.egress import Timings
 
-__all__ = ["Connection", "Exchange", "ExchangeError", "Garbled", "Lost", "Overdue", "UploadBroken"]
+__all__ = ["Connection", "Exchange", "ExchangeError", "Garbled", "Lost", "NotLetIn", "Overdue", "UploadBroken"]
 
 LINE_BYTES = 8_190
 FIELD_BYTES = 32_768
@@ -46,6 +47,14 @@ class Lost(ExchangeError):
     def __init__(self, *, is_reset: bool) -> None:
         super().__init__("reset" if is_reset else "closed")
         self.is_reset = is_reset
+
+
+class NotLetIn(ExchangeError):
+    """The tool's TLS turned us away; the message is OpenSSL's word for why.
+
+    In TLS 1.3 the client may write before the server has looked at its certificate, so this can come after the request:
+    but a server that refuses the handshake has not read a byte of it (RFC 8446 section 4.4.2.4 and appendix E.5).
+    """
 
 
 class Garbled(ExchangeError):
@@ -125,11 +134,12 @@ class Exchange:
 class Connection(BaseProtocol):
     """A connection. `on_idle_end` is called when it ends while it carries nothing, so that a pool can forget it."""
 
-    __slots__ = ("_alarm", "_exchange", "_is_spent", "_on_idle_end", "_poll")
+    __slots__ = ("_alarm", "_early", "_exchange", "_is_spent", "_on_idle_end", "_poll")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_idle_end: Callable[[Connection], None]) -> None:
         super().__init__(loop)
         self._alarm = Alarm(loop, self._ring)
+        self._early: bytes | None = None
         self._exchange: Exchange | None = None
         self._is_spent = False
         self._on_idle_end = on_idle_end
@@ -225,12 +235,14 @@ class Connection(BaseProtocol):
         """Called by the transport; with nothing by the parser's stream, to go on after a pause."""
         exchange, parser = self._exchange, self._parser
         if exchange is None or exchange.has_ended():
-            if data:
+            if self._early is not None:
+                self._early += data
+            elif data:
                 self._stray()
             return
         assert parser is not None
         try:
-            messages, _, _ = parser.feed_data(data)
+            messages, is_switched, tail = parser.feed_data(data)
         except Exception as error:
             self._break(exchange, Garbled(type(error).__name__))
             return
@@ -241,12 +253,31 @@ class Connection(BaseProtocol):
                 exchange.message, exchange.content, exchange.phase = message, content, Phase.BODY
                 if not exchange.answer.done():
                     exchange.answer.set_result(message)
-        if exchange.has_ended():
+        if is_switched:
+            self._switch(bytes(tail))
+        elif exchange.has_ended():
             self._alarm.clear()
             if self._is_in_a_message():
                 self._is_spent = True
         elif exchange.phase is Phase.BODY:
             self._arm_body(exchange)
+
+    def _switch(self, early: bytes) -> None:
+        """HTTP is over here: what comes is kept for whoever asked for that, or goes with the connection."""
+        self._alarm.clear()
+        self._is_spent = True
+        self._early = early
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def hand_over(self) -> tuple[asyncio.Transport, bytes]:
+        """Let go of the transport; see `Switched`."""
+        transport, early = self.transport, self._early
+        if transport is None or transport.is_closing() or early is None:
+            raise ConnectionResetError("the tool has closed the connection")
+        self._alarm.stop()
+        self._exchange = self.transport = self._parser = None
+        return transport, early
 
     def _is_in_a_message(self) -> bool:
         """Whether something has begun after the answer's end."""
@@ -269,7 +300,7 @@ class Connection(BaseProtocol):
         if exchange is None:
             self._on_idle_end(self)
         elif exc is not None:
-            exchange.fail(Lost(is_reset=True))
+            exchange.fail(_not_let_in(exc, exchange) or Lost(is_reset=True))
         elif exchange.content is None:
             exchange.fail(Lost(is_reset=False))
         elif parser is not None and not exchange.has_ended():
@@ -382,3 +413,24 @@ class Connection(BaseProtocol):
         if exchange.phase is Phase.UPLOAD:
             self._alarm.set(exchange.total_at)
         return self.transport is not None
+
+
+_TURNED_AWAY = (
+    "CERTIFICATE_REQUIRED",
+    "BAD_CERTIFICATE",
+    "CERTIFICATE_EXPIRED",
+    "CERTIFICATE_REVOKED",
+    "CERTIFICATE_UNKNOWN",
+    "UNSUPPORTED_CERTIFICATE",
+    "UNKNOWN_CA",
+    "ACCESS_DENIED",
+)
+"""Alerts that end a handshake over the client's certificate, as OpenSSL ends the names of its reasons."""
+
+
+def _not_let_in(error: BaseException, exchange: Exchange) -> NotLetIn | None:
+    if exchange.content is not None or not isinstance(error, ssl.SSLError):
+        return None
+    reason = error.reason or ""
+    is_alert = "ALERT" in reason and reason.endswith(_TURNED_AWAY)
+    return NotLetIn(reason.partition("ALERT_")[2].lower().replace("_", " ")) if is_alert else None

@@ -21,17 +21,20 @@ from typing import NamedTuple
 from aiohttp.http import RawResponseMessage
 from aiohttp.streams import StreamReader
 
+from gateway.core import websocket
 from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
-from gateway.core.headers import answer_head
-from gateway.core.message import Body, BytesBody, Reply, Request
+from gateway.core.headers import UNASKED, answer_fields, answer_head
+from gateway.core.message import Body, BytesBody, Headers, Reply, Request, first_header
 from gateway.core.tool import ToolSpec
-from gateway.egress import Egress, StreamBroken, Timings
+from gateway.egress import Egress, StreamBroken, StreamCut, Timings
 from gateway.egress.connection import (
     Connection,
     Exchange,
     ExchangeError,
     Garbled,
+    Lost,
+    NotLetIn,
     Overdue,
     UploadBroken,
 )
@@ -77,7 +80,7 @@ class DirectEgress:
         self._loop = asyncio.get_running_loop()
         self._tls = _system_trust if ssl_context is None else lambda: ssl_context
         self._routes: dict[str, _Route] = {}
-        self._pools: dict[tuple[str, str], Pool] = {}
+        self._pools: dict[tuple[str, str, str], Pool] = {}
 
     async def send(self, tool: ToolSpec, request: Request, timings: Timings) -> Reply | Broken:
         """Send once; see `Egress`."""
@@ -127,6 +130,8 @@ class DirectEgress:
         content = exchange.content
         assert content is not None
         head = answer_head(message.code, message.raw_headers)
+        if head.problem is UNASKED and request.upgrade:
+            return self._switched(tool, request, connection, message.raw_headers)
         if head.problem:
             connection.abort()
             return Broken(Fault.PROTOCOL, Dispatched.YES, f"{tool.name} sent {head.problem}")
@@ -152,13 +157,25 @@ class DirectEgress:
                     streamed.end()
         return Reply(message.code, message.reason.encode("utf-8", "surrogateescape"), fields, body)
 
+    def _switched(self, tool: ToolSpec, request: Request, connection: Connection, headers: Headers) -> Reply | Broken:
+        key = first_header(request.headers, b"sec-websocket-key") or b""
+        if problem := websocket.answer_problem(headers, key):
+            connection.abort()
+            return Broken(Fault.PROTOCOL, Dispatched.YES, f"{tool.name} sent {problem}")
+        return Reply(101, b"Switching Protocols", answer_fields(headers), _SwitchedBody(connection), connection)
+
     def _new_route(self, tool: ToolSpec) -> _Route:
-        upstream = tool.upstream
-        key = (upstream.origin, tool.reach)
+        upstream, tls = tool.upstream, tool.tls
+        key = (upstream.origin, tool.reach, "" if tls is None else tls.digest)
         pool = self._pools.get(key)
         if pool is None:
             pool = self._pools[key] = Pool(
-                upstream, reach=tool.reach, tls=self._tls, keepalive_s=self._keepalive_s, resolve=self._resolve
+                upstream,
+                reach=tool.reach,
+                tls=self._tls if tls is None or (context := tls.context) is None else lambda: context,
+                keepalive_s=self._keepalive_s,
+                resolve=self._resolve,
+                server_name=None if tls is None else tls.server_name,
             )
         old = self._routes.get(tool.name)
         route = self._routes[tool.name] = _Route(tool_lines(tool), pool)
@@ -187,7 +204,17 @@ def _is_unverified(message: RawResponseMessage, request: Request) -> bool:
 class _StreamedBody:
     """An answer's body on its way. Closing it early closes the connection; read to its end, that goes back."""
 
-    __slots__ = ("_connection", "_content", "_exchange", "_is_over", "_pool", "_size", "_tool")
+    __slots__ = (
+        "__weakref__",
+        "_connection",
+        "_content",
+        "_exchange",
+        "_is_cut",
+        "_is_over",
+        "_pool",
+        "_size",
+        "_tool",
+    )
 
     is_replayable = False
 
@@ -205,7 +232,7 @@ class _StreamedBody:
         self._connection = connection
         self._exchange = exchange
         self._content = content
-        self._is_over = False
+        self._is_over = self._is_cut = False
         self._size = int(length) if length is not None else None
 
     @property
@@ -225,8 +252,17 @@ class _StreamedBody:
                 yield data
         except ExchangeError as error:
             self.end()
+            if self._is_cut:
+                raise StreamCut("cut off") from error
             raise StreamBroken(_why(self._tool, self._exchange, "broke off its answer", error)) from error
         self.end()
+
+    def cut(self) -> None:
+        """Break the answer off: whoever reads it gets `StreamCut`. May be repeated."""
+        if not self._is_over:
+            self._is_cut = True
+            self._exchange.fail(Lost(is_reset=True))
+            self._connection.abort()
 
     def end(self) -> None:
         """Give the connection back, or close it if the answer has not ended. May be repeated."""
@@ -237,6 +273,27 @@ class _StreamedBody:
     async def aclose(self) -> None:
         """See `end`."""
         self.end()
+
+
+class _SwitchedBody:
+    """What stands for the body of a 101: nothing to read, and a connection to close in the end."""
+
+    __slots__ = ("_connection",)
+
+    is_replayable = False
+    size = 0
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield nothing."""
+        for _ in ():
+            yield b""
+
+    async def aclose(self) -> None:
+        """Close the connection, unless it was handed over."""
+        self._connection.abort()
 
 
 def _why(tool: ToolSpec, exchange: Exchange, otherwise: str, error: ExchangeError | None = None) -> str:
@@ -266,6 +323,8 @@ def _broken(tool: ToolSpec, exchange: Exchange, error: ExchangeError) -> Broken:
             return Broken(Fault.TIMEOUT, sent, _why(tool, exchange, ""))
         case UploadBroken():
             return Broken(Fault.CANCELLED, sent, _why(tool, exchange, ""))
+        case NotLetIn():
+            return Broken(Fault.CONNECT, Dispatched.NO, f"TLS with {tool.name} failed: it said {error}")
         case Garbled():
             return Broken(Fault.PROTOCOL, sent, f"{tool.name} sent something that is not an HTTP answer")
         case _:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gateway.core.header_filter import FORWARDED_FIELDS
 from gateway.core.headers import OURS_IN_REQUESTS, Sieve, field_lines, request_head
 from gateway.core.message import Request
+from gateway.core.sigv4 import SIGNED_BY_US
 from gateway.core.tool import ToolSpec
 
 __all__ = ["ToolLines", "never_passed", "request_bytes", "tool_lines"]
@@ -40,8 +42,11 @@ def tool_lines(tool: ToolSpec) -> ToolLines:
 
 def never_passed(tool: ToolSpec) -> frozenset[bytes]:
     """Return the names, in lower case, of the fields that no request may bring along to the tool."""
-    credential = tool.credential
-    return OURS_IN_REQUESTS | {credential[0].lower()} if credential else OURS_IN_REQUESTS
+    names = OURS_IN_REQUESTS if tool.takes_forwarded else OURS_IN_REQUESTS | FORWARDED_FIELDS
+    leases = tool.leases
+    if leases is not None:
+        return names | (SIGNED_BY_US if leases.kind == "aws" else frozenset({leases.header.lower().encode("ascii")}))
+    return names | {tool.credential[0].lower()} if tool.credential else names
 
 
 def request_bytes(lines: ToolLines, request: Request) -> bytes:
@@ -54,6 +59,8 @@ def request_bytes(lines: ToolLines, request: Request) -> bytes:
         raise ValueError("CONNECT asks for a tunnel, which a tool call cannot be")
     headers = request.headers if request.is_sifted else lines.sieve(request.headers)
     fields = lines.host_line + field_lines(headers) + lines.credential_line + _framing(request)
+    if request.upgrade:
+        fields += b"Connection: Upgrade\r\nUpgrade: %b\r\n" % request.upgrade
     return request_head(request.method, lines.prefix + request.target, fields)
 
 

@@ -45,6 +45,9 @@ class McpEgress:
     Args:
         http: sends to HTTP tools, and carries Streamable HTTP.
         clock: for pauses between starts of child processes.
+
+    Attributes:
+        task_alone: by server, the tools that it takes as tasks alone, as far as it was listed.
     """
 
     def __init__(self, http: Egress, clock: Clock) -> None:
@@ -56,6 +59,7 @@ class McpEgress:
         self._servers: dict[str, Server] = {}
         self._specs: dict[str, ToolSpec] = {}
         self._retired: list[Server] = []
+        self.task_alone: dict[str, frozenset[str]] = {}
         self._clients: OrderedDict[tuple[str, str], Client] = OrderedDict()
 
     def send(self, tool: ToolSpec, request: Request, timings: Timings) -> Awaitable[Reply | Broken]:
@@ -70,6 +74,8 @@ class McpEgress:
             params = _call_params(tool, arguments, exchange, request)
         except ValueError as error:
             return Broken(Fault.CLIENT_ERROR, Dispatched.NO, f"nothing was sent to {tool.name}: {error}")
+        if called(request.target.decode("ascii")) in self.task_alone.get(tool.name, ()):
+            exchange.needs_task = True
         answer = await self.request(
             tool, "tools/call", params, exchange, timings, has_side_effects=request.has_side_effects
         )

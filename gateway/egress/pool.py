@@ -38,6 +38,7 @@ class Pool:
         upstream: where it is.
         reach: what kind of addresses its name may lead to.
         tls: makes the context for https, at first use.
+        server_name: looked for in the certificate, instead of the upstream's host.
         keepalive_s: how long an idle connection is kept.
         resolve: looks names up.
     """
@@ -50,8 +51,10 @@ class Pool:
         tls: Callable[[], ssl.SSLContext],
         keepalive_s: float,
         resolve: Resolve = system_names,
+        server_name: str | None = None,
     ) -> None:
         self._resolve = resolve
+        self._server_name = server_name or upstream.host
         self._upstream = upstream
         self._reach = reach
         self._tls = tls
@@ -114,6 +117,9 @@ class Pool:
         self._idle.clear()
 
     async def _connect(self, name: str, until: float) -> Connection | Broken:
+        if self._upstream.socket:
+            _, connection = await self._loop.create_unix_connection(self._made, self._upstream.socket)
+            return connection
         addresses = await self._addresses()
         allowed = []
         problem: str | None = None
@@ -145,7 +151,7 @@ class Pool:
             address,
             upstream.port,
             ssl=self._tls() if is_tls else None,
-            server_hostname=upstream.host if is_tls else None,
+            server_hostname=self._server_name if is_tls else None,
         )
         return connection
 

@@ -24,12 +24,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
+from aiohttp.client_exceptions import UnixClientConnectorError
 from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.http import StreamWriter
 from multidict import CIMultiDict
 from yarl import URL
 
 from gateway.core.message import Body, BytesBody
+from gateway.core.tool import Tls
 
 if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
@@ -128,7 +130,23 @@ class _FreshKey(ConnectionKey):
 
 
 class Pool(aiohttp.TCPConnector):
-    """Hands out a kept connection only if nothing waits on it: no stray bytes, no end of stream."""
+    """Hands out a kept connection only if nothing waits on it: no stray bytes, no end of stream. Knows Unix sockets, too."""
+
+    async def _create_connection(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Any],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 (the base's own word; its caller bounds the whole)
+    ) -> ResponseHandler:
+        path = req._attempt.socket if isinstance(req, WireRequest) else ""
+        if not path:
+            return await super()._create_connection(req, traces, timeout)
+        factory: Any = self._factory
+        try:
+            _, protocol = await asyncio.get_running_loop().create_unix_connection(factory, path)
+        except OSError as error:
+            raise UnixClientConnectorError(path, req.connection_key, error) from error
+        return cast("ResponseHandler", protocol)
 
     async def _get(self, key: ConnectionKey, traces: list[Any]) -> Connection | None:
         if type(key) is _FreshKey:
@@ -180,16 +198,29 @@ class Attempt:
         "is_fresh",
         "is_sent",
         "protocol",
+        "socket",
         "timed_out",
+        "tls",
         "upload_error",
     )
 
     def __init__(
-        self, head: bytes, body: Body | None, *, first_byte_s: float, total_s: float, is_fresh: bool = False
+        self,
+        head: bytes,
+        body: Body | None,
+        *,
+        first_byte_s: float,
+        total_s: float,
+        is_fresh: bool = False,
+        tls: Tls | None = None,
+        socket: str = "",
     ) -> None:
+        """`tls` and `socket`: how the tool is connected to, if not as any server."""
         self.head = head
         self.body = body
         self.is_fresh = is_fresh
+        self.tls = tls
+        self.socket = socket
         self.is_sent = False
         self.timed_out = ""
         self.upload_error: Exception | None = None
@@ -286,16 +317,19 @@ class WireRequest(aiohttp.ClientRequest):
         self.loop = loop
         self.response_class = response_class or aiohttp.ClientResponse
         self.proxy = self.proxy_auth = self.proxy_headers = None
-        self.server_hostname = None
+        tls = data.tls
+        self.server_hostname = None if tls is None else tls.server_name
         self._session = session
         self._timer = timer
-        self._ssl = ssl
+        self._ssl = ssl if tls is None or tls.context is None else tls.context
         self._traces = traces or []
 
     @property
     def connection_key(self) -> ConnectionKey:
         """The pool's key; one of its own kind where a kept connection is not wanted."""
         key = super().connection_key
+        if self._attempt.socket:
+            key = key._replace(host=self._attempt.socket)
         return _FreshKey(*key) if self._attempt.is_fresh else key
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:

@@ -78,8 +78,14 @@ class Door:
             self._refused(Code.UNAUTHENTICATED)
             return _refusal(request, text is not None)
         request.token = entry
+        if request.wants_websocket:
+            request.is_welcome = lambda: self._is_still_good(text)
         request.replace_headers(without_token(request.headers))
         return await self._inner(request)
+
+    def _is_still_good(self, text: str | None) -> bool:
+        tokens = self._tokens()
+        return tokens is not None and tokens.holder(text, self._clock.at()) is not None
 
 
 def _refusal(request: IncomingRequest, has_token: bool) -> OutgoingResponse:

@@ -21,7 +21,7 @@ from aiohttp.http import HttpRequestParser, RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from gateway.clock import Alarm
-from gateway.ingress.request import READ_BYTES, IncomingRequest, UploadBroken
+from gateway.ingress.request import READ_BYTES, IncomingRequest, UploadBroken, asks_for_websocket
 
 __all__ = ["AgentConnection", "HeadTooLarge", "Limits", "Server"]
 
@@ -145,7 +145,7 @@ class AgentConnection(BaseProtocol):
         try:
             messages, is_upgrade, tail = parser.feed_data(data)
             self._enqueue(messages)
-            if is_upgrade and messages[-1][0].method == "CONNECT":
+            if is_upgrade and (messages[-1][0].method == "CONNECT" or asks_for_websocket(messages[-1][0])):
                 self._early, is_upgrade = tail, False
             while is_upgrade:  # nobody takes up an upgrade here: it stays plain HTTP (RFC 9110 section 7.8)
                 parser.set_upgraded(False)
@@ -193,7 +193,7 @@ class AgentConnection(BaseProtocol):
             super().resume_reading(resume_parser)
 
     def _keep_early(self, data: bytes) -> None:
-        """Keep what follows a CONNECT: it is for whoever takes the connection over, and never HTTP for us."""
+        """Keep what follows a CONNECT or a handshake: it is for whoever takes the connection over, never HTTP for us."""
         assert self._early is not None
         self._early += data
         if len(self._early) >= READ_BYTES and self.transport is not None and not self._is_deaf:

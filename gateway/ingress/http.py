@@ -176,13 +176,14 @@ class HttpFront:
 
     def cut(self, is_good: Callable[[Entry], bool]) -> int:
         """Cut the connections of requests whose token is no longer good, tunnels and open streams among them. Returns how
-        many."""
+        many. Open WebSockets ask for themselves (`IncomingRequest.is_welcome`), and say why they close."""
         bad = [
             connection
             for connection in self.connections
             if connection.request is not None
             and connection.request.token is not None
             and not is_good(connection.request.token)
+            and not (connection.request.wants_websocket and connection.transport is None)
         ]
         for connection in bad:
             connection.cut()

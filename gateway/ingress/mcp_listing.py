@@ -138,6 +138,7 @@ class Listings:
                 break
             cursor = following
         self._see(tool.name, list(found.values()))
+        self._egress.task_alone[tool.name] = frozenset(name for name, one in found.items() if one.is_task_alone)
         return Listed(found, self._clock.now(), is_complete=True)
 
     def page(self, tool: ToolSpec, answer: Message) -> str:

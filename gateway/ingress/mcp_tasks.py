@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gateway.clock import Clock
@@ -170,7 +170,7 @@ class TaskKeeper:
     async def _as_asked(self, message: Message, party: Party, ttl_ms: int) -> Said:
         task = await self._opened(message, party, ttl_ms)
         if task is None:
-            detail = "there are as many tasks as there may be, or the call is too large for one; make it without `task`"
+            detail = "no task can be kept: too many, too large, or the disk refuses; make the call without `task`"
             return error_message(message.id, INTERNAL_ERROR, detail)
         going = self._begun(message, party, task)
         going.work = self._spawn(self._carried(going))
@@ -202,7 +202,7 @@ class TaskKeeper:
         return said
 
     async def _opened(self, message: Message, party: Party, ttl_ms: int) -> Task | None:
-        """Return a new task, durable; None if there is no room for it."""
+        """Return a new task, durable; None if there is no room for it, or it cannot be kept."""
         self.sweep()
         client, at = party.client, self._clock.at()
         params = replaced(message.params or "{}", {"task": None})
@@ -227,6 +227,9 @@ class TaskKeeper:
         self.tasks.add(task)
         try:
             await self._kept(task)
+        except JournalError:
+            self._drop(task)
+            return None
         except BaseException:
             self._drop(task)
             raise
@@ -314,9 +317,11 @@ class TaskKeeper:
         result, error = (said, None) if isinstance(said, str) else (None, _error(said))
         is_tool_error = result is not None and members(result).get("isError", ("", False))[1] is True
         self._delivery[task.id] = (going.party.marks, going.party.delivered)
-        if task.finish(result=result, error=error, is_tool_error=is_tool_error, at=self._clock.at()):
-            with contextlib.suppress(JournalError):
-                await self._kept(task)
+        # Durable before anybody sees it: a client that has its result must not find the call made again after a restart.
+        at, final = self._clock.at(), replace(task)
+        if final.finish(result=result, error=error, is_tool_error=is_tool_error, at=at):
+            await self._kept_if_possible(final)
+        if task.finish(result=result, error=error, is_tool_error=is_tool_error, at=at):
             self._on_change(task)
         self._going.pop(task.id, None)
         self.sweep()
@@ -452,7 +457,7 @@ class TaskKeeper:
             going = self._going.pop(task.id, None)
             if going is not None and going.work is not None:
                 going.work.cancel()
-            await self._kept(task)
+            await self._kept_if_possible(task)
             self._on_change(task)
         return "{}" if task.client.is_modern else json.dumps(task.legacy_view())
 
@@ -501,6 +506,11 @@ class TaskKeeper:
     async def _kept(self, task: Task) -> None:
         self._journal.remember(f"{_PREFIX}{task.slot}", task.dumped(_RESULT_MAX))
         await self._journal.flush()
+
+    async def _kept_if_possible(self, task: Task) -> None:
+        """Have a task kept that its client knows already: the journal writes it as soon as it can, and in order."""
+        with contextlib.suppress(JournalError):
+            await self._kept(task)
 
     def _drop(self, task: Task) -> None:
         self.tasks.drop(task)

@@ -13,27 +13,34 @@ from __future__ import annotations
 import asyncio
 import difflib
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never, cast
+
+from aiohttp.http import HttpVersion11
 
 from gateway.clock import Clock
 from gateway.core.call import Call, Handler
-from gateway.core.canonical import digests
+from gateway.core.canonical import ambiguity, digests, is_json
 from gateway.core.codes import Code
-from gateway.core.forwarding import unfit
-from gateway.core.headers import protected_option
+from gateway.core.environment import EVALUATED_LIMIT
+from gateway.core.forwarding import BadHops, hops_left, unfit, via
+from gateway.core.header_filter import Seen
+from gateway.core.headers import protected_option, replace_fields
 from gateway.core.manifest import Tier
-from gateway.core.message import Body, BytesBody, Headers, Reply, Request
-from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
+from gateway.core.message import Body, BytesBody, Headers, Reply, Request, body_bytes
+from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success, is_result
 from gateway.core.paths import BadTarget, split_target
 from gateway.core.problem import problem
 from gateway.core.tool import AmbiguousPath, Catalog, Match, ToolSpec
+from gateway.core.websocket import SWITCHING, VERSION, request_problem, switching
+from gateway.egress import Switched
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
 from gateway.ingress.caller import Caller, caller_of
-from gateway.ingress.forward import Forward
+from gateway.ingress.forward import Forward, Traveller
 from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.journal.trajectories import Trajectories
+from gateway.stages.flights import quarantined
 from gateway.telemetry import Telemetry
 
 __all__ = [
@@ -50,12 +57,32 @@ _KEY = re.compile(rb'"?[\x21\x23-\x5b\x5d-\x7e]{1,255}"?')
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _MCP = re.compile(rb"/seawall/mcp(?:[/?]|\Z)")
 _NO_TRACE = b"0" * 32
+_METHODS = b"GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE"
 _NEVER_PASSED = frozenset({"TRACE", "CONNECT"})
 """TRACE would echo credentials (RFC 9110 section 9.3.8); CONNECT opens a tunnel and belongs to the forward proxy."""
 
 
+_LAST: Headers = ((b"Connection", b"close"),)
+"""Nobody who is quarantined keeps a connection."""
+
 PREFERRED_WAIT_MAX_S = 3600.0
 """The longest wait that an agent may ask for (`Prefer: wait`, RFC 7240 section 4.3)."""
+
+
+class Carry(Protocol):
+    """What carries WebSockets (`ingress/websocket.py`)."""
+
+    async def __call__(
+        self,
+        agent: asyncio.Transport,
+        from_agent: bytes,
+        tool: asyncio.Transport,
+        from_tool: bytes,
+        *,
+        idle_s: float,
+        is_welcome: Callable[[], bool],
+    ) -> None:
+        """Carry one until it is over, and close both connections."""
 
 
 class ProxyLimits:
@@ -74,7 +101,8 @@ class ProxyLimits:
 class Proxy:
     """Serves the data plane.
 
-    `catalog` may be replaced at any time; calls in flight keep the tool they started with.
+    `catalog` may be replaced at any time; calls in flight keep the tool they started with. `contained` has the agents that
+    are quarantined, with the names of their quarantines: nothing of theirs is taken in.
     """
 
     def __init__(
@@ -89,9 +117,12 @@ class Proxy:
         limits: ProxyLimits,
         pseudonym: bytes = b"seawall",
         forward: Forward | None = None,
+        peek: Callable[[Call], Rejected | None] = lambda call: None,
     ) -> None:
         """`pseudonym` is what this gateway calls itself in Via, so that it knows a request that comes round. `forward`:
-        how targets in a proxy's forms are understood; without one they are refused."""
+        how targets in a proxy's forms are understood; without one they are refused. `peek` tells whether a call would be
+        refused whatever its body is, before an agent is told to go on and upload it."""
+        self._peek = peek
         self._forward = forward
         self.catalog = catalog
         self.is_admitting = True
@@ -104,7 +135,9 @@ class Proxy:
         self._limits = limits
         self._pseudonym = pseudonym
         self._in_flight = 0
+        self.contained: Mapping[str, Sequence[str]] = {}
         self.mcp: Callable[[IncomingRequest], Awaitable[OutgoingResponse]] | None = None
+        self.carry: Carry | None = None
         self._writes: set[asyncio.Task[Any]] = set()
 
     def __call__(self, request: IncomingRequest) -> Awaitable[OutgoingResponse]:
@@ -113,6 +146,8 @@ class Proxy:
             if request.method == "CONNECT":
                 return self._tunnel(request, self._forward)
             self._forward.localise(request)
+            if not request.target.startswith(b"/"):
+                return self._carry_as_proxy(request)
         if request.target.startswith((b"/seawall/", b"/seawall?")) or request.target == b"/seawall":
             if self.mcp is not None and _MCP.match(request.target):
                 return self.mcp(request)
@@ -126,7 +161,6 @@ class Proxy:
             passed = b", ".join([value for name, value in request.headers if name.lower() == b"via"])
         wrong = unfit(
             request.target,
-            upgrade=request.field(b"upgrade"),
             passed=passed,
             pseudonym=self._pseudonym,
             takes_urls=self._forward is not None,
@@ -138,10 +172,16 @@ class Proxy:
             return self._refused("other", self._busy())
         self._in_flight += 1
         try:
+            if request.wants_websocket:
+                return await self._open_websocket(request)
+            if request.method == "OPTIONS" and (last := _last_hop(request)) is not None:
+                return last
             accepted = self._accept(request)
             if isinstance(accepted, Refusal):
                 return self._refused("other", accepted)
             tool, match, call = accepted
+            if self.contained and (held := self.contained.get(call.agent)):
+                return self._refused(tool.name, quarantined(call, held[0]))
             if match.operation.is_read:
                 call.request.body = request.stream() if request.has_body else None
                 target = call.request.target
@@ -149,20 +189,80 @@ class Proxy:
                     b"%b %b %b" % (tool.name.encode(), request.method.encode(), target), digest_size=16
                 ).digest()
                 return self._answer(call, await self._pipeline(call))
+            if request.is_waiting_for_continue and (rejected := self._peek(call)) is not None:
+                return self._answer(call, rejected)
             refusal = await self._capture(request, call)
             if refusal is not None:
-                return self._refused(tool.name, refusal)
+                return self._refused(tool.name, refusal) if isinstance(refusal, Refusal) else refusal
             call.started = self._clock.now()
             call.deadline = call.started + match.operation.timeouts.total
             return self._answer(call, await self._undisturbed(request, call))
         finally:
             self._in_flight -= 1
 
+    async def _carry_as_proxy(self, request: IncomingRequest) -> OutgoingResponse:
+        response = await self._carry(request)
+        response.headers = (*response.headers, via(self._pseudonym))
+        return response
+
     async def _tunnel(self, request: IncomingRequest, forward: Forward) -> OutgoingResponse:
         if not self.is_admitting:
             return self._refused("other", self._busy())
-        answer = await forward.connect(request)
+        caller = caller_of(request)
+        if isinstance(caller, Refusal):
+            return self._refused("other", caller)
+        if self.contained and caller.name in self.contained:
+            return self._refused("other", _contained(caller.name, self.contained[caller.name][0]))
+        run = (request.field(b"seawall-trajectory") or b"").decode("latin-1")
+        answer = await forward.connect(request, Traveller(caller.name, run))
         return self._refused("other", answer) if isinstance(answer, Refusal) else answer
+
+    async def _open_websocket(self, request: IncomingRequest) -> OutgoingResponse:
+        """Make the handshake a call like any read, and have what follows carried."""
+        accepted = self._accept(request)
+        if isinstance(accepted, Refusal):
+            return self._refused("other", accepted)
+        tool, match, call = accepted
+        settings, carry = tool.websocket, self.carry
+        if settings is None or carry is None:
+            return refuse_request(
+                501, f"{tool.name} takes no WebSockets here (setting websocket of the tool): use HTTP."
+            )
+        wrong = request_problem(
+            request.method,
+            request.headers,
+            is_http_1_1=request.version == HttpVersion11,
+            has_body=request.has_body and request.body_size != 0,
+            origins=settings.origins,
+        )
+        if wrong is not None:
+            refused = refuse_request(*wrong)
+            if wrong[0] == 426:
+                refused.headers = (*refused.headers, *SWITCHING, (b"Sec-WebSocket-Version", VERSION))
+            return refused
+        if not match.operation.is_read:
+            detail = (
+                f"{match.operation.name} changes something, and what passes over a WebSocket could not be recorded."
+            )
+            return self._refused(tool.name, Refusal(code=Code.INVALID_ARGUMENTS, detail=detail, dependency=tool.name))
+        call.request.upgrade, call.request.fresh_connection = b"websocket", True
+        call.action = blake2b(b"%b websocket %b" % (tool.name.encode(), call.request.target), digest_size=16).digest()
+        outcome = await self._pipeline(call)
+        response = self._answer(call, outcome)
+        reply = outcome.reply if isinstance(outcome, Success) else None
+        if reply is None or reply.switched is None:
+            return response
+        switched = cast(Switched, reply.switched)
+
+        async def takeover(agent: asyncio.Transport, early: bytes) -> None:
+            try:
+                far, from_tool = switched.hand_over()
+            except ConnectionError:
+                return  # the tool has left already: so has the agent's connection
+            await carry(agent, early, far, from_tool, idle_s=settings.idle, is_welcome=request.is_welcome)
+
+        response.headers, response.takeover = switching(response.headers), takeover
+        return response
 
     # --- making the call
 
@@ -219,7 +319,7 @@ class Proxy:
             request=Request(
                 request.method,
                 rest,
-                request.headers,
+                request.headers if tool.admit is None else tool.admit(request.headers, self._seen(request)),
                 has_side_effects=not operation.is_read,
                 capture_answer=not operation.is_read,
                 fresh_connection=operation.tier is Tier.PIVOT,
@@ -249,6 +349,9 @@ class Proxy:
         tool = self.catalog.tools.get(target.tool)
         return self._unknown_tool(target.tool) if tool is None else (tool, target.rest)
 
+    def _seen(self, request: IncomingRequest) -> Seen:
+        return Seen(request.peer, request.field(b"host") or b"", request.scheme, self._pseudonym)
+
     def _run_name(self, request: IncomingRequest, caller: Caller) -> tuple[str, bool] | Refusal:
         given = request.fields.get(b"seawall-trajectory")
         if given is not None:
@@ -272,7 +375,7 @@ class Proxy:
             return _bad_header("Idempotency-Key", "1 to 255 visible ASCII characters, quoted or not")
         return key.strip(b'"').decode("ascii")
 
-    async def _capture(self, request: IncomingRequest, call: Call) -> Refusal | None:
+    async def _capture(self, request: IncomingRequest, call: Call) -> Refusal | OutgoingResponse | None:
         limits = self._limits
         try:
             body: Body = await request.read_all(self._spool, max_bytes=limits.body_max, memory_limit=limits.body_memory)
@@ -296,8 +399,21 @@ class Proxy:
         target = call.request.target.decode("ascii")
         data = await _digestible(body)
         operation = f"{call.tool.name}.{call.operation.name}"
-        call.action, call.fingerprint = digests(operation, request.method, target, kind, data)
+        call.action, call.fingerprint, is_canonical = digests(operation, request.method, target, kind, data)
+        if not is_canonical and call.operation.is_declared and is_json(kind):
+            return await self._ambiguous(call, body)
         return None
+
+    async def _ambiguous(self, call: Call, body: Body) -> OutgoingResponse | None:
+        """Refuse JSON that the tool may read otherwise than the rules do; what is too large for rules is not looked at."""
+        why = ambiguity(await body_bytes(body, EVALUATED_LIMIT) or b"")
+        if why is None:
+            return None
+        await body.aclose()
+        self._telemetry.refused(call.tool.name, Code.INVALID_ARGUMENTS)
+        detail = f"The JSON body is ambiguous: {why}. Nothing was sent; send each key once."
+        told = problem(Refusal(code=Code.INVALID_ARGUMENTS, detail=detail, dependency=call.tool.name), status=400)
+        return OutgoingResponse(status=told.status, headers=told.headers, body=BytesBody(told.body))
 
     # --- running it
 
@@ -305,6 +421,8 @@ class Proxy:
         """Take a call that another entrance has made down the pipeline, under the same bounds and the same care."""
         if not self.is_admitting or self._in_flight >= self._limits.in_flight:
             return Rejected(self._busy())
+        if self.contained and (held := self.contained.get(call.agent)):
+            return Rejected(quarantined(call, held[0]))
         self._in_flight += 1
         try:
             return await (self._pipeline(call) if call.operation.is_read else self._shielded(call))
@@ -370,7 +488,7 @@ class Proxy:
                 if refusal.code is Code.FOREIGN_TRAJECTORY:
                     return refuse(refusal, call)
                 self._trajectories.note_refusal(call.trajectory, refusal.code, call.tool.name, call.operation.name)
-                return refuse(refusal, call, self._delivery(call))
+                return refuse(refusal, call, self._delivery(call) if is_result(outcome) else None)
             case Failed(refusal=refusal):
                 return refuse(refusal or _no_answer(call), call, self._delivery(call))
             case InDoubt(refusal=refusal, reply=reply):
@@ -430,11 +548,26 @@ def refuse(
     marks = () if call is None else _marks(call)
     return OutgoingResponse(
         status=told.status,
-        headers=(*told.headers, *marks),
+        headers=(*told.headers, *marks, *(_LAST if refusal.code is Code.QUARANTINED else ())),
         body=BytesBody(told.body),
         on_delivered=on_delivered,
         release=release,
     )
+
+
+def _last_hop(request: IncomingRequest) -> OutgoingResponse | None:
+    """Answer an OPTIONS that may go no further, or note on it that it has come one hop further."""
+    value = request.field(b"max-forwards")
+    if value is None:
+        return None
+    try:
+        left = hops_left(value)
+    except BadHops:
+        return refuse_request(400, "Max-Forwards holds no number. Nothing was sent.")
+    if left < 0:
+        return OutgoingResponse(status=204, headers=((b"Allow", _METHODS),))
+    request.replace_headers(replace_fields(request.headers, {b"max-forwards": b"%d" % left}))
+    return None
 
 
 def refuse_request(status: int, detail: str) -> OutgoingResponse:
@@ -463,6 +596,14 @@ def _marks(call: Call) -> Headers:
     if call.step is not None:
         marks = (*marks, (b"Seawall-Step", b"%d" % call.step))
     return marks
+
+
+def _contained(agent: str, quarantine: str) -> Refusal:
+    return Refusal(
+        code=Code.QUARANTINED,
+        detail=f"Agent {agent} is quarantined ({quarantine}). Send nothing more; an operator has to look at it.",
+        extra={"quarantine": quarantine},
+    )
 
 
 def _no_answer(call: Call) -> Refusal:

@@ -14,18 +14,28 @@ from aiohttp.streams import StreamReader
 
 from gateway.core.message import Body, BytesBody, Headers
 from gateway.core.tokens import Entry
+from gateway.core.websocket import is_websocket
 from gateway.egress.spool import Spool, TooLarge
 
 if TYPE_CHECKING:
     from gateway.ingress.connection import AgentConnection
 
-__all__ = ["READ_BYTES", "IncomingRequest", "UploadBroken"]
+__all__ = ["READ_BYTES", "IncomingRequest", "UploadBroken", "asks_for_websocket"]
 
 READ_BYTES = 1 << 16
 
 
 class UploadBroken(Exception):
     """The request's body is malformed, or stopped coming. The message is one clause for the caller."""
+
+
+def asks_for_websocket(message: RawRequestMessage) -> bool:
+    """Whether a request with an upgrade in it asks for a WebSocket."""
+    return any(name.lower() == b"upgrade" and is_websocket(value) for name, value in message.raw_headers)
+
+
+def _is_welcome() -> bool:
+    return True
 
 
 class IncomingRequest:
@@ -38,6 +48,8 @@ class IncomingRequest:
         fields: the first value of each field, by its name in lower case.
         has_body: whether the request declares one, be it empty (`Content-Length: 0`).
         token: the entry of the token that came with it, once `ingress/caller.py` has looked.
+        wants_websocket: it asks for one; what comes behind it is then not read as HTTP.
+        is_welcome: whether what proved the caller still does; for what outlives its request.
         goes_on: whether the handler is to finish though the agent has left; without one it is cancelled then.
     """
 
@@ -52,10 +64,12 @@ class IncomingRequest:
         "has_body",
         "headers",
         "is_kept_alive",
+        "is_welcome",
         "method",
         "target",
         "token",
         "version",
+        "wants_websocket",
     )
 
     def __init__(self, message: RawRequestMessage, content: StreamReader, connection: AgentConnection) -> None:
@@ -65,7 +79,8 @@ class IncomingRequest:
         self.target: bytes = message.path.encode("utf-8", "surrogateescape")
         self.headers: Headers = message.raw_headers
         self.version = message.version
-        self.is_kept_alive = not message.should_close and message.method != "CONNECT"
+        self.wants_websocket = message.upgrade and asks_for_websocket(message)
+        self.is_kept_alive = not message.should_close and message.method != "CONNECT" and not self.wants_websocket
         self.fields = {name.lower(): value for name, value in reversed(self.headers)}
         length = self.fields.get(b"content-length")
         self._body_size = None if message.chunked else int(length or 0)
@@ -74,6 +89,7 @@ class IncomingRequest:
         self._was_continued = False
         self.token: Entry | None = None
         self.goes_on: Callable[[], bool] | None = None
+        self.is_welcome: Callable[[], bool] = _is_welcome
 
     def field(self, name: bytes) -> bytes | None:
         """Return the first field of that name (given in lower case), or None."""
@@ -93,6 +109,12 @@ class IncomingRequest:
     def peer(self) -> str:
         """Address of the other side; empty on a Unix socket."""
         return self._connection.peer
+
+    @property
+    def scheme(self) -> bytes:
+        """`https` where the agent's connection is TLS, else `http`."""
+        transport = self._connection.transport
+        return b"http" if transport is None or transport.get_extra_info("ssl_object") is None else b"https"
 
     @property
     def body_size(self) -> int | None:

@@ -95,3 +95,40 @@ def test_upstreams_are_read(tmp_path: Path) -> None:
     tools = load(write(tmp_path, m=text)).tools
     assert (tools["a"].upstream.origin, tools["a"].upstream.prefix) == ("https://[::1]:8443", "/v2")
     assert (tools["b"].upstream.origin, tools["b"].upstream.authority) == ("http://example.com:80", "example.com")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("unix:run/x.sock", "`upstream` names no file after `unix:`"),
+        ("unix:/run/", "`upstream` names no file after `unix:`"),
+        ("unix:/run/x.sock:v2", "`upstream` has a prefix that is not plain"),
+        ("unix:/run/x.sock:/../v2", "`upstream` has a prefix that is not plain"),
+        ("unix:/run/x.sock?a", "`upstream` holds a character that a socket's path may not"),
+        (f"unix:/run/{'x' * 120}.sock", "`upstream` names a path of more than 107 bytes"),
+    ],
+)
+def test_a_sockets_path_must_be_one(tmp_path: Path, text: str, said: str) -> None:
+    assert said in complaint(write(tmp_path, m=f"tools: {{pay: {{upstream: '{text}'}}}}\n"))
+
+
+def test_a_socket_is_an_upstream(tmp_path: Path) -> None:
+    upstream = load(write(tmp_path, m="tools: {pay: {upstream: 'unix:/run/x.sock:/v2/'}}\n")).tools["pay"].upstream
+    assert (upstream.socket, upstream.prefix, upstream.authority) == ("/run/x.sock", "/v2", "localhost")
+    assert upstream.origin == "unix:/run/x.sock"
+
+
+@pytest.mark.parametrize(
+    ("lists", "said"),
+    [
+        ("{allow: ['x a']}", "m.yaml:4:23: `x a` is not a header name (letters, digits and `-`, perhaps a `*` behind)"),
+        ("{allow: [x-*-y]}", "`x-*-y` is not a header name"),
+        ("{deny: ['']}", "is not a header name"),
+        ("{allow: [Host]}", "`Host` never reaches a tool as the agent sent it (remove it)"),
+        ("{allow: [transfer-encoding]}", "never reaches a tool"),
+        ("{alow: [x]}", "unknown key `alow` (did you mean `allow`?)"),
+    ],
+)
+def test_lists_of_header_fields_hold_names(tmp_path: Path, lists: str, said: str) -> None:
+    text = f"tools:\n  pay:\n    upstream: http://a\n    headers: {lists}\n"
+    assert said in complaint(write(tmp_path, m=text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.canonical import _looks_lossy, action_digest, canonical_body, digests, fingerprint, is_json
+from gateway.core.canonical import _looks_lossy, action_digest, ambiguity, canonical_body, digests, fingerprint, is_json
 
 JSON = "application/json"
 
@@ -108,4 +109,30 @@ def test_looking_for_lossy_numbers_is_the_pattern_it_stands_for(text: bytes) -> 
 @given(st.binary(max_size=60), st.sampled_from(["application/json", "text/plain; a=b", ""]))
 def test_both_digests_at_once_are_the_two_digests(body: bytes, kind: str) -> None:
     both = digests("tool.hold", "POST", "/x?y", kind, body)
-    assert both == (action_digest("tool.hold", "POST", "/x?y", kind, body), fingerprint("POST", "/x?y", kind, body))
+    assert both[:2] == (action_digest("tool.hold", "POST", "/x?y", kind, body), fingerprint("POST", "/x?y", kind, body))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b'{"a": 1, "a": 2}', "the key 'a' occurs twice in one object"),
+        (b'{"a": 1, "\\u0061": 2}', "the key 'a' occurs twice"),
+        (b'[{"b": {"x": 1.5, "y": 1e9, "x": 12345678901234567890}}]', "the key 'x' occurs twice"),
+        (b"[" * 100_000 + b"]" * 100_000, "nested too deeply"),
+    ],
+)
+def test_json_that_readers_differ_on_is_found(text: bytes, why: str) -> None:
+    assert why in (ambiguity(text) or "")
+    assert not digests("o", "POST", "/", "application/json", text).is_canonical
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"nonsense", b'{"a": {"a": 1}, "b": [{"a": 2}]}', b'{"a": NaN}', b"\xff", b'{"A": 1, "a": 2}']
+)
+def test_json_that_readers_agree_on_and_what_is_none(text: bytes) -> None:
+    assert ambiguity(text) is None
+
+
+@given(st.recursive(st.integers() | st.text(), lambda inner: st.dictionaries(st.text(), inner) | st.lists(inner)))
+def test_what_a_writer_writes_is_not_ambiguous(value: object) -> None:
+    assert ambiguity(json.dumps(value).encode()) is None

@@ -2,13 +2,13 @@
 
 import pytest
 
-from gateway.core.forwarding import unfit, via
+from gateway.core.forwarding import BadHops, hops_left, unfit, via
 
 ME = b"seawall-1234"
 
 
-def status(target: bytes = b"/tool/x", *, upgrade: bytes | None = None, passed: bytes | None = None) -> int | None:
-    found = unfit(target, upgrade=upgrade, passed=passed, pseudonym=ME)
+def status(target: bytes = b"/tool/x", *, passed: bytes | None = None) -> int | None:
+    found = unfit(target, passed=passed, pseudonym=ME)
     return None if found is None else found[0]
 
 
@@ -28,18 +28,18 @@ def test_only_a_path_names_a_tool(target: bytes, expected: int | None) -> None:
     assert status(target) == expected
 
 
-@pytest.mark.parametrize("upgrade", [b"websocket", b"WebSocket", b"h2c, websocket", b"websocket/13"])
-def test_a_websocket_handshake_is_refused_with_a_status_of_its_own(upgrade: bytes) -> None:
-    assert status(upgrade=upgrade) == 501
-
-
-@pytest.mark.parametrize("upgrade", [b"h2c", b"TLS/1.0", b"notwebsocket", b""])
-def test_other_upgrades_are_left_alone(upgrade: bytes) -> None:
-    """Java's client offers h2c with every request; a server may go on in HTTP/1.1 (RFC 9110 section 7.8)."""
-    assert status(upgrade=upgrade) is None
-
-
 def test_a_request_that_comes_round_is_stopped() -> None:
     assert status(passed=via(ME)[1]) == 508
     assert status(passed=b"1.1 other, " + via(ME)[1] + b", 1.0 third") == 508
     assert status(passed=b"1.1 seawall-9999") is None
+
+
+@pytest.mark.parametrize(("value", "left"), [(b"0", -1), (b"1", 0), (b" 7 ", 6), (b"99999999", 254)])
+def test_a_hop_is_counted(value: bytes, left: int) -> None:
+    assert hops_left(value) == left
+
+
+@pytest.mark.parametrize("value", [b"", b"-1", b"1, 2", b"x", b"9" * 30])
+def test_hops_that_are_no_number(value: bytes) -> None:
+    with pytest.raises(BadHops):
+        hops_left(value)

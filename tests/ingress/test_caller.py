@@ -26,14 +26,15 @@ class Asked:
     target: bytes = b"/pay/x"
     peer: str = "127.0.0.1"
     token: Entry | None = None
+    wants_websocket: bool = False
     seen: list[str] = field(default_factory=list)
-
-    def field(self, name: bytes) -> bytes | None:
-        return first_header(self.headers, name)
 
     @property
     def proven_agent(self) -> str | None:
         return None if self.token is None else self.token.name
+
+    def field(self, name: bytes) -> bytes | None:
+        return first_header(self.headers, name)
 
     def replace_headers(self, headers: Headers) -> None:
         self.headers = headers

@@ -155,7 +155,7 @@ async def test_a_bug_before_the_first_byte_is_a_500() -> None:
 
 
 async def test_an_upgrade_that_nobody_takes_up_leaves_plain_http() -> None:
-    upgrade = b"GET / HTTP/1.1\r\nHost: g\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    upgrade = b"GET / HTTP/1.1\r\nHost: g\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
     answer = OutgoingResponse(status=200, body=BytesBody(b"ok"))
     async with serving(always(lambda: answer)) as (_, port), agent(port) as one:
         for request in (upgrade, GET):
