@@ -25,21 +25,27 @@ from gateway.config.source import ManifestSource, diff
 from gateway.config.tokens import TokenFile, TokenFileError
 from gateway.config.watch import changes
 from gateway.core.authority import Authority as HostAuthority
+from gateway.core.credential import AwsSource, ExecSource, Lease, LeaseSource, OAuthSource, StaticSource
 from gateway.core.forwarding import via
 from gateway.core.mcp_session import Client as McpClient
 from gateway.core.outcome import Refusal
+from gateway.core.records import LeaseEnded, LeaseTaken
 from gateway.core.server import Address, JournalBackend, ServerSettings
 from gateway.core.tokens import Tokens
 from gateway.core.tool import Catalog
+from gateway.core.trajectory import Phase
 from gateway.egress import Egress
 from gateway.egress.client import ClientEgress
+from gateway.egress.credentials import Broker, LeasedEgress
 from gateway.egress.direct import DirectEgress
 from gateway.egress.mcp import McpEgress
 from gateway.egress.spool import Spool
 from gateway.ingress.caller import Caller, Door
+from gateway.ingress.claims import Claims
+from gateway.ingress.containment import Containments
 from gateway.ingress.control import Control, control_app, health_app
 from gateway.ingress.desk import Desk
-from gateway.ingress.forward import Forward
+from gateway.ingress.forward import Forward, Traveller
 from gateway.ingress.guard import guard
 from gateway.ingress.http import HttpFront
 from gateway.ingress.mcp import McpFront
@@ -53,6 +59,7 @@ from gateway.ingress.unix import bind_unix
 from gateway.ingress.websocket import WebSockets
 from gateway.journal import Journal, JournalStats
 from gateway.journal.committer import CommitterSettings
+from gateway.journal.containment import ContainmentLog
 from gateway.journal.memory import MemoryJournal
 from gateway.journal.sqlite import SqliteJournal
 from gateway.journal.trajectories import Trajectories
@@ -64,9 +71,13 @@ from gateway.stages.approval import ApprovalStage
 from gateway.stages.breaker import REMEMBERED, BreakerStage
 from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
+from gateway.stages.flights import Flights
+from gateway.stages.hold import HoldStage
 from gateway.stages.idempotency import IdempotencyStage
 from gateway.stages.journal import JournalStage
 from gateway.stages.outbox import OutboxStage
+from gateway.stages.policy import DECIDED, PolicyStage
+from gateway.stages.quarantine import QuarantineStage
 from gateway.stages.recovery import REPAIRS, RecoveryStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
@@ -78,8 +89,10 @@ from gateway.workers.finalizer import Finalizer
 from gateway.workers.janitor import Janitor
 from gateway.workers.keeper import Keeper
 from gateway.workers.notifier import Notifier
+from gateway.workers.quarantine import Quarantiner, Subject
 from gateway.workers.restart import recover
 from gateway.workers.settler import SettlePatience, Settler
+from gateway.workers.suspender import Suspender
 from gateway.workers.unwinder import Patience, Unwinder
 
 if TYPE_CHECKING:
@@ -164,12 +177,15 @@ class Gateway:
         await self._listings.load()
         await self._mcp.service.tasks.load()
         self._stages.recovery.restore(await self._journal.recall(REPAIRS))
+        self._stages.policy.restore(await self._journal.recall(DECIDED))
         self._in_force(self._catalog)
+        await self._containment.load()
         await self._serve_control()
         runs = await recover(self._trajectories, self._catalog)
         # Only now: what is left to do in a run may begin when every run is classified, and none that drifted is touched.
         self._trajectories.on_unwinding = self._wake_unwinder
         self._trajectories.on_finalizing = self._wake_finalizer
+        self._quarantiner.enforce()
         self._resume()
         _log.info("recovered", extra={"event": "recovered", "open_runs": {kind.value: n for kind, n in runs.items()}})
         await self._serve_agents()
@@ -271,28 +287,34 @@ class Gateway:
         # The stock client instrumentation can only see aiohttp's own client.
         backend = ClientEgress if settings.telemetry.auto_instrument else DirectEgress
         http: Egress = backend(self._spool, answer_limit=limits.answer)
-        self._egress = McpEgress(http, clock)
+        self._broker = Broker(clock)
+        self._egress = McpEgress(LeasedEgress(http, self._broker, clock), clock)
         self._exit.push_async_callback(self._egress.close)
         self._trajectories = Trajectories(
             journal, clock, telemetry, salt=salt, implicit_steps=settings.runs.implicit_steps
         )
+        self._containment = ContainmentLog(journal, clock, telemetry, pseudonym.decode())
+        self._exit.push_async_callback(self._containment.close)
+        self._flights = Flights(self._containment.state)
         breaker = BreakerStage(clock, telemetry, journal.remember)
+        self._verifier = HttpVerifier(lambda: self._pipeline, self.catalog, clock)
         probers = {"http": HttpProbe(self.catalog, clock)}
         self._stages = Stages(
             telemetry=TelemetryStage(clock, telemetry),
             recovery=RecoveryStage(self._trajectories, clock, telemetry, journal.remember),
+            policy=PolicyStage(self._trajectories, clock, journal.remember, is_shadow=settings.shadow),
             idempotency=IdempotencyStage(self._trajectories, journal, clock),
+            hold=HoldStage(self._containment, self._trajectories, self.catalog, clock, is_shadow=settings.shadow),
+            quarantine=QuarantineStage(self._containment, self._trajectories, is_shadow=settings.shadow),
             saga=SagaStage(self._trajectories, journal, telemetry),
-            approval=ApprovalStage(
-                self._trajectories, HttpVerifier(lambda: self._pipeline, self.catalog, clock), clock, telemetry
-            ),
+            approval=ApprovalStage(self._trajectories, self._verifier, clock, telemetry),
             outbox=OutboxStage(self._trajectories, clock, telemetry),
             deadline=DeadlineStage(clock, telemetry),
             retry=RetryStage(clock, telemetry, Settle(probers, clock)),
             admission=AdmissionStage(clock, telemetry, breaker.peek),
             breaker=breaker,
             journal=JournalStage(self._trajectories, clock, telemetry),
-            dispatch=Dispatch(self._egress, clock, telemetry, (via(pseudonym),)),
+            dispatch=Dispatch(self._egress, clock, telemetry, (via(pseudonym),), self._flights),
         )
         pipeline = self._pipeline = self._stages.pipeline()
         self._settler = Settler(
@@ -327,6 +349,8 @@ class Gateway:
         self._trajectories.on_notice = self._notifier.wake
         self._escalator = Escalator(self._trajectories, clock, telemetry, resume=self._resume)
         self._runs = Runs(self._trajectories, self._spool, clock, self.catalog)
+        self._claims = Claims(self._containment, self.catalog, clock)
+        self._runs.hand_off, self._runs.receive = self._claims.hand_off, self._claims.receive
         self._janitor = Janitor(self._trajectories, clock, telemetry, idle_s=settings.runs.implicit_idle)
         self._tunnels = TunnelDoor(
             clock,
@@ -334,6 +358,18 @@ class Gateway:
             idle_s=settings.forward.tunnel_idle,
             certificates=self._authority,
         )
+        self._quarantiner = Quarantiner(self._containment, self._trajectories, self._flights, clock, telemetry)
+        self._exit.push_async_callback(self._quarantiner.close)
+        suspender = Suspender(lambda: dict(self._catalog.suspensions), clock)
+        self._quarantiner.suspend, self._quarantiner.resume = suspender.suspend, suspender.resume
+        self._quarantiner.sever.append(self._cut_tunnels)
+        self._quarantiner.revoke_here.append(self._revoke)
+        self._quarantiner.revoke_outside["issuers"] = self._told_issuers
+        self._trajectories.on_phase = self._phase_changed
+        self._broker.on_taken, self._broker.on_ended = self._lease_taken, self._lease_ended
+        self._broker.on_problem = telemetry.background_failed
+        self._broker.agent_of = self._agent_of
+        self._stages.policy.on_quarantine = self._quarantiner.on_rule
         self._forward = Forward(settings.forward, self.catalog, self._tunnels)
         self._proxy = Proxy(
             self._catalog,
@@ -350,6 +386,7 @@ class Gateway:
         )
         self._websockets = WebSockets(clock)
         self._proxy.carry = self._websockets.carry
+        self._proxy.contained = self._containment.state.agents
         self._listings = Listings(self.catalog, self._egress, journal, clock)
         service = McpService(
             self.catalog,
@@ -377,7 +414,9 @@ class Gateway:
     async def _serve_control(self) -> None:
         control = Control(
             runs=self._runs,
-            desk=Desk(self._trajectories, self._clock),
+            desk=Desk(self._trajectories, self._clock, self._quarantiner.is_quarantined, self._shown_quarantine),
+            claims=self._claims,
+            containment=Containments(self._quarantiner, self._trajectories, self._verify_artifact),
             journal=self._journal,
             metrics=self._telemetry.render,
             readiness=self._readiness,
@@ -385,6 +424,7 @@ class Gateway:
             statistics={
                 "breakers": self._stages.breaker.statistics,
                 "domains": self._stages.admission.statistics,
+                "rules": self._stages.policy.statistics,
                 "repairs": self._stages.recovery.statistics,
                 "manifest": self._manifest_status,
                 "status": self._status,
@@ -475,6 +515,8 @@ class Gateway:
         self._stages.retry.reconfigure(catalog)
         self._stages.admission.reconfigure(catalog)
         self._stages.breaker.reconfigure(catalog)
+        self._stages.policy.reconfigure(catalog)
+        self._broker.keep_only({tool.leases for tool in catalog.tools.values() if tool.leases is not None})
 
     async def _watch(self) -> None:
         async for _ in changes(self._source, asyncio.Event()):
@@ -489,6 +531,71 @@ class Gateway:
     async def _approval(self, identity: str, wait_s: float, caller: Caller) -> Mapping[str, object] | Refusal:
         shown = await self._runs.approval("GET", identity, wait_s, caller)
         return shown if isinstance(shown, Refusal) else shown.view
+
+    # --- what is contained
+
+    def _cut_tunnels(self, subject: Subject) -> int:
+        """A tunnel that named no run may be anybody's of its agent."""
+
+        def is_meant(whose: Traveller) -> bool:
+            return whose.agent == subject.agent and (not subject.run or whose.run in ("", subject.run))
+
+        return self._tunnels.cut(is_meant)
+
+    def _shown_quarantine(self, run: str, agent: str) -> dict[str, object] | None:
+        held = self._quarantiner.is_quarantined(run, agent)
+        return None if held is None else self._quarantiner.view(held)
+
+    async def _verify_artifact(self, name: str, artifact: str) -> str | None:
+        verifier = self._catalog.clearers.get(name)
+        if verifier is None:
+            return (
+                f"no verifier of that name may clear artifacts (known: {', '.join(self._catalog.clearers) or 'none'})"
+            )
+        env = {"params": {"artifact": artifact}, "request": {}, "trajectory": {"id": "", "agent": "seawall"}}
+        deadline = self._clock.now() + 60.0
+        return await self._verifier.ask(verifier, env, agent="seawall", run="", deadline=deadline)
+
+    # --- credentials
+
+    def _revoke(self, subject: Subject) -> int:
+        ended = self._broker.end_run(subject.run, "quarantined", is_barred=True) if subject.run else []
+        if not subject.run or self._quarantiner.is_quarantined("", subject.agent):
+            ended += self._broker.end_agent(subject.agent, "quarantined")
+        return len(ended)
+
+    async def _told_issuers(self, subject: Subject) -> str:
+        return f"{await self._broker.told()} told"
+
+    def _phase_changed(self, run: str, phase: Phase) -> None:
+        """A lease lasts while its run may use it."""
+        if phase is Phase.FROZEN:
+            self._broker.end_run(run, "frozen", is_barred=True)
+            return
+        self._broker.readmit(run)
+        if phase in (Phase.SUCCEEDED, Phase.ABORTED_CLEAN, Phase.CLOSED):
+            self._broker.end_run(run, "the run is over")
+
+    def _agent_of(self, run: str) -> str:
+        known = self._trajectories.get(run)
+        return "" if known is None else known.state.agent
+
+    def _lease_taken(self, lease: Lease) -> None:
+        left_ms = round((lease.expires_s - self._clock.now()) * 1000)
+        told = LeaseTaken(lease=lease.id, tool=lease.tool, kind=lease.kind, until=self._clock.at() + left_ms)
+        self._note_lease(lease, told)
+
+    def _lease_ended(self, lease: Lease, why: str) -> None:
+        self._note_lease(lease, LeaseEnded(lease=lease.id, tool=lease.tool, why=why))
+
+    def _note_lease(self, lease: Lease, record: LeaseTaken | LeaseEnded) -> None:
+        # In the next pass: a run may just be changing, and its record must not come in between.
+        asyncio.get_running_loop().call_soon(self._journal_lease, lease.run, record)
+
+    def _journal_lease(self, name: str, record: LeaseTaken | LeaseEnded) -> None:
+        run = self._trajectories.get(name)
+        if run is not None and not run.is_lost and run.state.version:
+            self._trajectories.record(run, [record], lazy=True)
 
     # --- figures
 
@@ -517,6 +624,7 @@ class Gateway:
     async def _refresh(self) -> None:
         while True:
             self._stats = await self._journal.stats()
+            self._broker.expire()
             await self._clock.sleep(5.0)
 
     def _manifest_status(self) -> Mapping[str, object]:
@@ -549,6 +657,8 @@ class Gateway:
             **self._unwinder.statistics(),
             **self._finalizer.statistics(),
             **self._settler.statistics(),
+            **self._quarantiner.statistics(),
+            "leases": len(self._broker.book),
             "manifest_digest": self._catalog.digest,
             "reload_problem": self.reload_problem,
         }
@@ -623,5 +733,22 @@ def _secrets(catalog: Catalog) -> list[str | bytes]:
     found: list[str | bytes] = [tool.credential[1] for tool in catalog.tools.values() if tool.credential is not None]
     for tool in catalog.tools.values():
         found += [value for _, value in tool.mcp.environment if len(value) >= 8] if tool.mcp is not None else []
+    found += [secret for tool in catalog.tools.values() for secret in _of_leases(tool.leases)]
+    found += [one.key.seal for one in catalog.claim_keys.values()]
     found += [sink.secret for sink in catalog.sinks.values() if sink.secret is not None]
     return found
+
+
+def _of_leases(leases: LeaseSource | None) -> list[str | bytes]:
+    """Return the secrets that leases are had with, so that no log shows one by accident."""
+    match None if leases is None else leases.source:
+        case StaticSource(value):
+            return [value]
+        case OAuthSource(client_secret=client, subject_token=subject):
+            return [one for one in (client, subject) if one]
+        case AwsSource(key=key):
+            return [one for one in (key.secret, key.token) if one]
+        case ExecSource(environment=environment):
+            return [value for _, value in environment if len(value) >= 8]
+        case _:
+            return []

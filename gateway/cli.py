@@ -14,6 +14,13 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("gateway.demo.main:demo", "Watch a run fail, be undone, and succeed, against real tool servers."),
     "check": ("gateway.commands.check:check", "Say everything that is wrong with a manifest."),
     "explain": ("gateway.commands.explain:explain", "Say which operation a call is, its tier and why."),
+    "quarantine": ("gateway.commands.quarantine:quarantine", "Lock a run or an agent away; see and lift quarantines."),
+    "taint": ("gateway.commands.taint:taint", "See what quarantined runs have made, and clear it."),
+    "holds": ("gateway.commands.holds:holds", "See what is held for want of proof; let it go."),
+    "rules": (
+        "gateway.commands.rules:rules",
+        "See what rules decided about calls, and would have in shadow.",
+    ),
     "schema": ("gateway.commands.schema:schema", "Print the JSON Schema of the manifest, for editors."),
     "trajectories": ("gateway.commands.trajectories:trajectories", "See runs; undo, freeze, release or close one."),
     "approvals": ("gateway.commands.approvals:approvals", "See which calls wait for people; decide."),

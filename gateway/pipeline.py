@@ -18,9 +18,12 @@ from gateway.stages.approval import ApprovalStage, is_gated
 from gateway.stages.breaker import BreakerStage
 from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
+from gateway.stages.hold import HoldStage
 from gateway.stages.idempotency import IdempotencyStage
 from gateway.stages.journal import JournalStage
 from gateway.stages.outbox import OutboxStage
+from gateway.stages.policy import PolicyStage
+from gateway.stages.quarantine import QuarantineStage
 from gateway.stages.recovery import RecoveryStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
@@ -43,6 +46,10 @@ def _writes(tool: ToolSpec, operation: Operation) -> bool:
     return not operation.is_read
 
 
+def _gated(tool: ToolSpec, operation: Operation) -> bool:
+    return is_gated(tool, operation) or PolicyStage.may_hold(operation)
+
+
 def _staged(tool: ToolSpec, operation: Operation) -> bool:
     return operation.is_staged
 
@@ -53,6 +60,9 @@ class Stages:
 
     telemetry: TelemetryStage
     recovery: RecoveryStage
+    quarantine: QuarantineStage
+    hold: HoldStage
+    policy: PolicyStage
     idempotency: IdempotencyStage
     saga: SagaStage
     approval: ApprovalStage
@@ -73,15 +83,17 @@ class Stages:
                     self.recovery,
                     _writes,
                 ),  # sees what the agent is about to read, refusals of every stage below included
-                # quarantine comes here: what is quarantined stops before anything looks at it
-                # policy comes here: a rule's "no" costs nothing
+                (self.policy, PolicyStage.concerns),  # before anything is looked up: a rule's "no" costs nothing
                 # the watchdog comes here: loops are stopped before they spend
                 (self.idempotency, _always),  # before the saga: a repeat is not a new step and needs no new legality
+                # once the run is known: what is tainted stops, and no edge between artifacts is missed
+                (self.quarantine, QuarantineStage.concerns),
+                (self.hold, HoldStage.concerns),  # a claim without proof stops here, with nothing spent on it
                 # before the queue: an illegal step never waits; after all attempts: one outcome, one record
                 (self.saga, _always),
                 (
                     self.approval,
-                    is_gated,
+                    _gated,
                 ),  # in front of a pivot, once the step is known to be legal; waits hold no slot
                 (
                     self.outbox,

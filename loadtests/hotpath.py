@@ -24,6 +24,7 @@ import uvloop
 from gateway.app import Gateway
 from gateway.core.server import JournalBackend, JournalSettings, ServerSettings
 from gateway.egress.connection import Connection
+from gateway.egress.credentials import LeasedEgress
 from gateway.egress.direct import DirectEgress
 from loadtests.systems import manifest_for
 from loadtests.wire import WORKLOADS, Workload, answer_to, number_of, take_message
@@ -136,7 +137,7 @@ async def run(
         )
         await gateway.start()
         try:
-            egress = cast(DirectEgress, gateway._egress._http)
+            egress = cast(DirectEgress, cast(LeasedEgress, gateway._egress._http)._inner)
             egress._new_route(gateway.catalog().tools["bench"])
             tools = [_Tool(egress, "bench", ends[0]) for _ in range(AGENTS)]
             agents = [_Agent(gateway, workload, index, ends[0]) for index in range(AGENTS)]

@@ -39,7 +39,7 @@ NAMES: Final = frozenset({"request", "response", "key", "trajectory", "step", "p
 FUNCTIONS: Final = frozenset({
     "size", "contains", "startsWith", "endsWith", "matches", "int", "uint", "double", "string", "bytes", "timestamp",
     "duration", "getFullYear", "getMonth", "getDayOfYear", "getDayOfMonth", "getDate", "getDayOfWeek",
-    "getHours", "getMinutes", "getSeconds", "getMilliseconds",
+    "getHours", "getMinutes", "getSeconds", "getMilliseconds", "type",
 })  # fmt: skip
 """What the library knows; a call of anything else would fail only at run time, so it is refused at load."""
 
@@ -71,6 +71,11 @@ class CelExpression:
         self._is_condition = is_condition
         plain = _PATH.fullmatch(source)
         self._members = None if plain is None or not names else tuple((plain.group(1) + plain.group(2)).split("."))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the environment that it speaks of."""
+        return self._names
 
     def __call__(self, env: Environment) -> object:
         """Evaluate; a condition yields a bool and nothing else.

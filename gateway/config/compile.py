@@ -7,10 +7,12 @@ reload leaves it, and the calls and breakers that belong to it, alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from typing import Final
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -18,6 +20,7 @@ from gateway.config.cel import NAMES, CelExpression, ExpressionProblem, compile_
 from gateway.config.errors import Position, Problems, nearest, shown
 from gateway.config.gates import GATE_NAMES, check_approval, check_gate, compile_sink
 from gateway.config.loader import Entry, Loaded
+from gateway.config.policy import CompiledRule, compile_rules, rules_for
 from gateway.config.request import TOKEN, Names, compile_request
 from gateway.config.rules import (
     admission_of,
@@ -33,15 +36,28 @@ from gateway.config.rules import (
     upstream_of,
 )
 from gateway.config.secrets import SecretProblem, SecretSource
+from gateway.config.suspend import compile_suspension
 from gateway.config.template import SecretRef, compile_parts, secrets_in
 from gateway.config.tls import TlsFiles, check_tls, client_context
 from gateway.core.admission import AdmissionSettings
 from gateway.core.breaker import BreakerSettings
+from gateway.core.claim import ClaimKey
+from gateway.core.credential import (
+    DEFAULT_TTL_S,
+    AwsSource,
+    ExecSource,
+    LeaseSource,
+    OAuthSource,
+    StaticSource,
+)
 from gateway.core.header_filter import ForwardedMode, header_filter
+from gateway.core.hold import ClaimNeedSettings, Trusted
 from gateway.core.manifest import (
     ApprovalPolicy,
     ApprovalSettings,
+    ArtifactSettings,
     CompensatorSettings,
+    CredentialSettings,
     DomainSettings,
     GateSettings,
     LeaseSettings,
@@ -59,7 +75,9 @@ from gateway.core.openapi import Document
 from gateway.core.retry import RetrySettings
 from gateway.core.routing import SAFE_METHODS, Matcher, Pattern, PatternError, parse_pattern
 from gateway.core.secret import Secret, SecretBox
+from gateway.core.sigv4 import AwsKey
 from gateway.core.tool import (
+    Artifacts,
     Catalog,
     Compensator,
     Domain,
@@ -80,6 +98,8 @@ __all__ = ["UNDECLARED_READ", "UNDECLARED_WRITE", "compile_catalog"]
 UNDECLARED_READ: Final = "undeclared:read"
 UNDECLARED_WRITE: Final = "undeclared:write"
 """Names of the two operations that stand for all undeclared calls; the colon keeps them apart from declared names."""
+
+_STRANGE_READ: Final = Operation(name="read", tier=Tier.READ, timeouts=TimeoutSettings(), is_declared=False)
 
 _COMPENSATOR: Final = Names(NAMES, {})
 _VERIFY: Final = Names(GATE_NAMES, {"response": "the request is made before there is one"})
@@ -127,6 +147,7 @@ class _Compiler:
         self._previous = previous or Catalog({}, {})
         self._secrets: dict[str, Secret | None] = {}
         self._gates: dict[str, Gate] = {}
+        self._rules: list[CompiledRule] = []
 
     def catalog(self) -> Catalog:
         domains = {name: self._domain(name, entry) for name, entry in self._loaded.domains.items()}
@@ -138,6 +159,9 @@ class _Compiler:
         for name, approval in self._loaded.approvals.items():
             check_approval(name, approval, self._problems)
         self._gates = {name: self._gate(name, gate) for name, gate in self._loaded.gates.items()}
+        self._rules = compile_rules(self._loaded, self._problems)
+        for name, position in self._loaded.names["rules"].items():
+            check_name("a rule", name, position, self._problems)
         sinks = {
             name: compile_sink(name, sink, self.secret, self._problems) for name, sink in self._loaded.incidents.items()
         }
@@ -151,7 +175,53 @@ class _Compiler:
                 self._problems.warn(secret.at(), f"secret `{shown(name)}` is not used", "remove it")
         box = {name: secret for name, secret in self._secrets.items() if secret is not None}
         raised = {name: sink for name, sink in sinks.items() if sink is not None}
-        return Catalog(tools, domains, self._digest_of_all(tools, domains), SecretBox(box), raised)
+        claim_keys = self._claim_keys()
+        suspensions = {
+            name: compile_suspension(name, hook, self.secret, self._problems)
+            for name, hook in self._loaded.suspend.items()
+        }
+        return Catalog(
+            tools,
+            domains,
+            self._digest_of_all(tools, domains),
+            SecretBox(box),
+            raised,
+            rules_for(self._rules, "", _STRANGE_READ),
+            {name: hook for name, hook in suspensions.items() if hook is not None},
+            {
+                name: gate.verify
+                for name, gate in self._gates.items()
+                if gate.verify is not None and self._loaded.gates[name].settings.verify.clears  # type: ignore[union-attr]
+            },
+            claim_keys,
+        )
+
+    @property
+    def has_claim_keys(self) -> bool:
+        """Whether the manifest names a key for claims."""
+        return bool(self._loaded.names["claims"])
+
+    def _claim_keys(self) -> dict[str, Trusted]:
+        keys: dict[str, Trusted] = {}
+        signing = ""
+        for name, entry in self._loaded.claims.items():
+            settings = entry.settings
+            check_name("a key for claims", name, entry.at(), self._problems)
+            if settings.signs and signing:
+                self._problems.add(entry.at("signs"), f"`{signing}` signs already", "one key signs; all of them verify")
+            signing = name if settings.signs else signing
+            secret = self.constant(settings.secret, entry.at("secret"))
+            if secret is None:
+                continue
+            if len(secret.encode()) < 16:
+                if not self._source.is_offline:
+                    said = "a secret for claims has at least 16 bytes"
+                    self._problems.add(entry.at("secret"), said, "make a longer one")
+                    continue
+                secret = secret.ljust(16)
+            key = ClaimKey.of(name, secret.encode())
+            keys[name] = Trusted(key, settings.producers, round(settings.ttl * 1000), settings.signs)
+        return keys
 
     def _gate(self, name: str, entry: Entry[GateSettings]) -> Gate:
         settings = entry.settings
@@ -218,8 +288,9 @@ class _Compiler:
         effective = self._effective(name, entry, domains)
         if settings.idempotency is not None and not TOKEN.fullmatch(settings.idempotency.header):
             self._problems.add(entry.at("idempotency", "header"), "not a header name", "letters, digits and `-`")
-        credential = self._credential(entry)
         check_headers(entry, self._problems)
+        credential, leases = self._credential(entry), self._leases(entry)
+        proof = leases or credential
         operations = _Operations(self, name, entry, effective.timeouts)
         declared = operations.compile()
         hosts = read_hosts(entry, self._problems)
@@ -234,15 +305,22 @@ class _Compiler:
         environment = None if mcp is None else mcp.environment
         document = self._loaded.documents.get(name)
         read_from = None if document is None else document[0].hex()
-        digest = self._digest(settings, effective, credential, environment, gated, asked, read_from, tls and tls.digest)
+        ruled = {
+            one.rule.name: [one.settings, one.rule.asks] for one in self._rules if not one.tools or name in one.tools
+        }
+        digest = self._digest(
+            settings, effective, _revealed(proof), environment, gated, asked, ruled, read_from, tls and tls.digest
+        )
         old = self._previous.tools.get(name)
         if old is not None and old.digest == digest and old.domain is effective.domain:
             return old
         read, write = _undeclared(name, bool(declared or called), settings.strict, effective.timeouts)
         write = _as_guarded(write, guarded)
+        read, write = self.ruled(name, *read), self.ruled(name, *write)
         every = [operation for _, operation, _ in declared] + [operation for operation, _ in called.values()]
         every += [read[0], write[0]]
-        other = (replace(write[0], tier=Tier.PIVOT), f"`{name}` declares no operation for it; its own hints decide.")
+        reason = f"`{name}` declares no operation for it; its own hints decide."
+        other = self.ruled(name, replace(write[0], tier=Tier.PIVOT), reason)
         return ToolSpec(
             name=name,
             upstream=upstream,
@@ -255,6 +333,7 @@ class _Compiler:
             operations={operation.name: operation for operation in every},
             idempotency=settings.idempotency,
             credential=credential,
+            leases=leases,
             is_strict=settings.strict,
             hosts=hosts,
             reach=settings.reach,
@@ -263,7 +342,7 @@ class _Compiler:
             websocket=settings.websocket if settings.websocket is not None and settings.websocket.enabled else None,
             takes_forwarded=settings.forwarded is not ForwardedMode.DROP,
             recovery=settings.recovery,
-            breaker_key=self._breaker_key(upstream, credential),
+            breaker_key=self._breaker_key(upstream, _revealed(proof)),
             digest=digest,
             mcp=mcp,
         )
@@ -278,6 +357,10 @@ class _Compiler:
         files = TlsFiles(entry, settings, self._source.files, self._problems)
         context = client_context(entry, settings, files, self._problems)
         return Tls(context, settings.server_name, self._digest(settings, files.content))
+
+    def ruled(self, tool: str, operation: Operation, reason: str) -> tuple[Operation, str]:
+        """Return an operation with the rules that concern its calls, and the sentence beside it."""
+        return replace(operation, rules=rules_for(self._rules, tool, operation)), reason
 
     def _mcp(self, entry: Entry[ToolSettings]) -> McpUpstream | None:
         settings = entry.settings.mcp
@@ -332,7 +415,7 @@ class _Compiler:
 
     def _credential(self, entry: Entry[ToolSettings]) -> tuple[bytes, bytes] | None:
         settings = entry.settings.credentials
-        if settings is None:
+        if settings is None or settings.value is None or settings.lease is not None:
             return None
         here = entry.at("credentials", "value")
         if not TOKEN.fullmatch(settings.header):
@@ -365,6 +448,69 @@ class _Compiler:
             self._problems.add(here, "a header holds no line breaks and no control characters", "check its quotes")
             return None
         return settings.header.encode("ascii"), value.strip().encode()
+
+    def _leases(self, entry: Entry[ToolSettings]) -> LeaseSource | None:
+        settings = entry.settings.credentials
+        if settings is None:
+            return None
+        at = partial(entry.at, "credentials")
+        ways = [name for name in ("value", "oauth", "aws", "exec") if getattr(settings, name) is not None]
+        if len(ways) != 1:
+            given = " and ".join(f"`{way}`" for way in ways) or "none"
+            self._problems.add(
+                at(), f"a credential comes in one way, and {given} is given", "use one of value, oauth, aws, exec"
+            )
+            return None
+        if ways == ["value"] and settings.lease is None:
+            return None
+        if entry.settings.mcp is not None and entry.settings.mcp.command:
+            self._problems.add(at(), "a program is given its credential in `mcp.environment`", "leases are for HTTP")
+            return None
+        if not TOKEN.fullmatch(settings.header):
+            self._problems.add(at("header"), "not a header name", "letters, digits and `-`")
+            return None
+        source = self._lease_source(settings, at)
+        ttl_s = DEFAULT_TTL_S if settings.lease is None else settings.lease
+        return None if source is None else LeaseSource(header=settings.header, ttl_s=ttl_s, source=source)
+
+    def _lease_source(
+        self, settings: CredentialSettings, at: Callable[..., Position]
+    ) -> StaticSource | OAuthSource | AwsSource | ExecSource | None:
+        def text(value: str | None, *path: str) -> str | None:
+            found = None if value is None else self.constant(value, at(*path))
+            if found is not None and not found.isprintable():
+                self._problems.add(
+                    at(*path), "a secret holds no line breaks and no control characters", "check its quotes"
+                )
+            return found
+
+        if settings.value is not None:
+            value = text(settings.value, "value")
+            return None if value is None else StaticSource(value)
+        if (oauth := settings.oauth) is not None:
+            for name in ("token_url", "revoke_url"):
+                url = getattr(oauth, name)
+                if url is not None and urlsplit(url).scheme not in ("http", "https"):
+                    self._problems.add(
+                        at("oauth", name), f"`{name}` is not a URL", "as in `https://id.example.com/token`"
+                    )
+            if (oauth.grant == "token_exchange") is not (oauth.subject_token is not None):
+                self._problems.add(
+                    at("oauth"), "`subject_token` is what `grant: token_exchange` trades", "give both or neither"
+                )
+            client = text(oauth.client_secret, "oauth", "client_secret")
+            return OAuthSource(oauth, client or "", text(oauth.subject_token, "oauth", "subject_token"))
+        if (aws := settings.aws) is not None:
+            key = text(aws.access_key, "aws", "access_key") or ""
+            secret = text(aws.secret_key, "aws", "secret_key") or ""
+            return AwsSource(
+                aws.service, aws.region, AwsKey(key, secret, text(aws.session_token, "aws", "session_token"))
+            )
+        assert settings.exec is not None
+        environment = [
+            (name, text(value, "exec", "environment", name) or "") for name, value in settings.exec.environment.items()
+        ]
+        return ExecSource(settings.exec, tuple(environment))
 
     def secret(self, name: str, used_at: Position) -> Secret | None:
         """Return a secret that is used at a place, or None after reporting it once."""
@@ -465,10 +611,20 @@ class _Compiler:
     def _digest_of_all(self, tools: Mapping[str, ToolSpec], domains: Mapping[str, Domain]) -> str:
         secrets = {name: "" if value is None else value.reveal() for name, value in self._secrets.items()}
         sinks = {name: sink.settings for name, sink in self._loaded.incidents.items()}
-        return self._digest({name: tool.digest for name, tool in tools.items()}, domains, secrets, sinks)
+        hooks = {name: hook.settings for name, hook in self._loaded.suspend.items()}
+        rules = {name: rule.settings for name, rule in self._loaded.rules.items()}
+        keys = {name: key.settings for name, key in self._loaded.claims.items()}
+        return self._digest(
+            {name: tool.digest for name, tool in tools.items()}, domains, secrets, sinks, hooks, rules, keys
+        )
 
-    def _breaker_key(self, upstream: Upstream, credential: tuple[bytes, bytes] | None) -> str:
+    def _breaker_key(self, upstream: Upstream, credential: object) -> str:
         return upstream.origin if credential is None else f"{upstream.origin}#{self._digest(credential)[:16]}"
+
+
+def _revealed(proof: LeaseSource | tuple[bytes, bytes] | None) -> object:
+    """Everything about a credential, secrets included, for digests only."""
+    return proof if proof is None or isinstance(proof, tuple) else asdict(proof)
 
 
 def _plain(value: object) -> object:
@@ -585,7 +741,7 @@ class _Operations:
         timeouts = overlay(self._timeouts, settings.timeouts, self._entry.node.map(*at, "timeouts"))
         condition = self._compiler.condition(settings.postcondition, self._entry.at(*at, "postcondition"))
         approval, approved_by, gates = self._compiler.gated_by(settings, self._entry.at(*at, "gates"))
-        return Operation(
+        operation = Operation(
             name=name,
             tier=Tier(settings.tier),
             timeouts=timeouts,
@@ -604,7 +760,10 @@ class _Operations:
             journal=settings.journal,
             description=settings.description,
             input=settings.input if isinstance(settings.input, dict) else None,
+            artifacts=self._artifacts(settings.artifacts, (*at, "artifacts")),
+            claim=self._claim(settings.claim, (*at, "claim")),
         )
+        return self._compiler.ruled(self._tool, operation, "")[0]
 
     def _lease(self, settings: LeaseSettings | None, at: tuple[str, ...]) -> Lease | None:
         if settings is None:
@@ -612,6 +771,30 @@ class _Operations:
         until = self._compiler.value(settings.until, self._entry.at(*at, "until"))
         name = self._compiler.value(settings.name, self._entry.at(*at, "name"))
         return Lease(settings.ttl, until, name)
+
+    def _claim(self, settings: ClaimNeedSettings | None, at: tuple[str, ...]) -> ClaimNeedSettings | None:
+        if settings is not None and not self._compiler.has_claim_keys:
+            self._problems.add(
+                self._entry.at(*at), "a claim is needed, and no key of `claims` could prove one", "add a key"
+            )
+        return settings
+
+    def _artifacts(self, settings: ArtifactSettings | None, at: tuple[str, ...]) -> Artifacts | None:
+        if settings is None:
+            return None
+        reads = [self._compiler.value(one, self._entry.at(*at, "reads", i)) for i, one in enumerate(settings.reads)]
+        writes = [self._compiler.value(one, self._entry.at(*at, "writes", i)) for i, one in enumerate(settings.writes)]
+
+        def of(names: list[CelExpression | None], *, from_answer: bool) -> tuple[CelExpression, ...]:
+            return tuple(one for one in names if one is not None and ("response" in one.names) is from_answer)
+
+        return Artifacts(
+            reads=of(reads, from_answer=False),
+            writes=of(writes, from_answer=False),
+            answer_reads=of(reads, from_answer=True),
+            answer_writes=of(writes, from_answer=True),
+            content=self._compiler.value(settings.content, self._entry.at(*at, "content")),
+        )
 
     def _compensator(self, settings: CompensatorSettings | None, at: tuple[str, ...]) -> Compensator | None:
         if settings is None:

@@ -16,6 +16,7 @@ from gateway.config.decode import decode
 from gateway.config.errors import Position, Problems, nearest, shown
 from gateway.config.files import FileLog
 from gateway.config.nodes import Map, Node, Scalar, Seq, parse_yaml
+from gateway.core.hold import ClaimSettings
 from gateway.core.manifest import (
     ApprovalSettings,
     DomainSettings,
@@ -23,9 +24,11 @@ from gateway.core.manifest import (
     Manifest,
     SecretSettings,
     SinkSettings,
+    SuspendSettings,
     ToolSettings,
 )
 from gateway.core.openapi import Document
+from gateway.core.policy import RuleSettings
 
 __all__ = ["SHIPPED", "Entry", "Loaded", "load_files"]
 
@@ -33,7 +36,7 @@ SHIPPED: Final = "seawall:"
 """An include that begins so is one of the files that come with Seawall: `seawall:policies/external.yaml`."""
 
 _SUFFIXES: Final = (".yaml", ".yml")
-SECTIONS: Final = ("tools", "domains", "secrets", "approvals", "gates", "incidents")
+SECTIONS: Final = ("tools", "domains", "secrets", "approvals", "gates", "incidents", "suspend", "claims", "rules")
 _PACKAGE: Final = Path(__file__).resolve().parent.parent
 
 T = TypeVar("T")
@@ -64,6 +67,9 @@ class Loaded:
     gates: dict[str, Entry[GateSettings]] = field(default_factory=dict)
     incidents: dict[str, Entry[SinkSettings]] = field(default_factory=dict)
     documents: dict[str, tuple[bytes, Document]] = field(default_factory=dict)
+    suspend: dict[str, Entry[SuspendSettings]] = field(default_factory=dict)
+    claims: dict[str, Entry[ClaimSettings]] = field(default_factory=dict)
+    rules: dict[str, Entry[RuleSettings]] = field(default_factory=dict)
     names: dict[str, dict[str, Position]] = field(default_factory=lambda: {section: {} for section in SECTIONS})
 
 
@@ -119,6 +125,9 @@ class _Loader:
         self._section(node, path, "approvals", ApprovalSettings, self.loaded.approvals)
         self._section(node, path, "gates", GateSettings, self.loaded.gates)
         self._section(node, path, "incidents", SinkSettings, self.loaded.incidents)
+        self._section(node, path, "suspend", SuspendSettings, self.loaded.suspend)
+        self._section(node, path, "claims", ClaimSettings, self.loaded.claims)
+        self._section(node, path, "rules", RuleSettings, self.loaded.rules)
 
     def read_documents(self) -> None:
         for name, entry in self.loaded.tools.items():

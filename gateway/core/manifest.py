@@ -15,7 +15,10 @@ from annotated_types import Ge, Gt, Le, MinLen
 
 from gateway.core.admission import AdmissionSettings
 from gateway.core.breaker import BreakerSettings
+from gateway.core.credential import AwsSettings, ExecSettings, OAuthSettings
 from gateway.core.header_filter import ForwardedMode, HeaderSettings
+from gateway.core.hold import ClaimNeedSettings, ClaimSettings
+from gateway.core.policy import RuleSettings
 from gateway.core.reach import Reach
 from gateway.core.recovery import RecoverySettings
 from gateway.core.retry import RetrySettings
@@ -25,6 +28,7 @@ from gateway.core.websocket import WebSocketSettings
 __all__ = [
     "ApprovalPolicy",
     "ApprovalSettings",
+    "ArtifactSettings",
     "CompensatorSettings",
     "CredentialSettings",
     "DomainSettings",
@@ -43,6 +47,8 @@ __all__ = [
     "SecretSettings",
     "SinkKind",
     "SinkSettings",
+    "SuspendKind",
+    "SuspendSettings",
     "Tier",
     "TimeoutSettings",
     "TlsSettings",
@@ -137,10 +143,20 @@ class IdempotencySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialSettings:
-    """The tool's own credential, put on each request by the gateway; the agent never sees it."""
+    """The tool's own credential, put on each request by the gateway; the agent never sees it. One of `value`, `oauth`, `aws`
+    and `exec`; all but a plain `value` are leased to each run apart."""
 
     header: Annotated[str, MinLen(1), Doc("Header that carries the credential.")] = "Authorization"
-    value: Annotated[str, TEMPLATE, Doc("Its value; `${secret:NAME}` is replaced by the secret.")]
+    value: Annotated[str | None, TEMPLATE, Doc("Its value; `${secret:NAME}` is replaced by the secret.")] = None
+    oauth: Annotated[OAuthSettings | None, Doc("A token of an OAuth 2 server.")] = None
+    aws: Annotated[AwsSettings | None, Doc("A signature of each request.")] = None
+    exec: Annotated[ExecSettings | None, Doc("What a program prints.")] = None
+    lease: Annotated[
+        float | None,
+        SECONDS,
+        Gt(0),
+        Doc("A lease lasts no longer; with `value` it makes that a lease, too. Default 15m."),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +254,9 @@ class VerifySettings(RequestSettings):
 
     tool: Annotated[str, Doc("Tool to ask.")]
     expect: Annotated[str, CEL, Doc("Over `response`, `request`, `params` and `trajectory`; must be true.")]
+    clears: Annotated[
+        bool, Doc("It may clear a tainted artifact, whose name it finds in `params.artifact` (`seawall taint clear`).")
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +310,58 @@ class SinkSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactSettings:
+    """Names of what a call reads and writes (a file, a branch, a row), so that what a quarantined run made can be kept from
+    others. Each is an expression that yields a text or a list of texts; one over `response` is read from the answer."""
+
+    reads: Annotated[tuple[str, ...], CEL, Doc("What it reads, such as `'file:' + params.path`.")] = ()
+    writes: Annotated[tuple[str, ...], CEL, Doc("What it makes, changes or deletes.")] = ()
+    content: Annotated[
+        str | None, CEL, Doc("What is digested of it, over `response` too; by default the request's body.")
+    ] = None
+
+
+class SuspendKind(StrEnum):
+    """How a quarantined agent's process is stopped."""
+
+    CGROUP = "cgroup"
+    SIGNAL = "signal"
+    WEBHOOK = "webhook"
+    KUBERNETES = "kubernetes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspendSettings:
+    """Stops whoever is quarantined, at once, and lets it go on when the quarantine is lifted.
+
+    Templates may hold `${trajectory.agent}`, `${trajectory.id}` and `${trajectory.labels.NAME}`; each value must be a plain
+    word, so that none leads elsewhere. Labels are the agent's own word.
+    """
+
+    kind: Annotated[
+        SuspendKind,
+        Doc("`cgroup` writes 1 to `path`, `signal` signals the process in the file `path`, `webhook` posts to `url`, "
+            "`kubernetes` labels a pod."),
+    ]  # fmt: skip
+    path: Annotated[
+        str | None,
+        TEMPLATE,
+        Doc("Of a cgroup its `cgroup.freeze`; of a signal a file that holds the process's number."),
+    ] = None
+    signal: Annotated[Literal["STOP", "TERM", "KILL", "INT", "USR1"], Doc("Which; only STOP can be taken back.")] = (
+        "STOP"
+    )
+    url: Annotated[str | None, Doc("Where to; of Kubernetes its API, by default the cluster's own.")] = None
+    secret: Annotated[str | None, TEMPLATE, Doc("`${secret:NAME}`: signs the webhook; of Kubernetes a token.")] = None
+    namespace: Annotated[str | None, TEMPLATE, Doc("Of the pod.")] = None
+    pod: Annotated[str | None, TEMPLATE, Doc("Its name.")] = None
+    label: Annotated[str, MinLen(1), Doc("Set to `true` on the pod, for a network policy or an admission rule.")] = (
+        "seawall.dev/quarantined"
+    )
+    timeout: Annotated[float, SECONDS, Gt(0), Doc("How long it may take.")] = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperationSettings:
     """One thing a tool can do, and what that means."""
 
@@ -312,6 +383,10 @@ class OperationSettings:
     ] = PivotMode.SEND
     lease: Annotated[LeaseSettings | None, Doc("For how long what it gives is good.")] = None
     leak: Annotated[LeakSettings | None, Doc("What it costs until it is undone.")] = None
+    claim: Annotated[ClaimNeedSettings | None, Doc("It needs a proven claim of another agent (`Seawall-Claim`).")] = (
+        None
+    )
+    artifacts: Annotated[ArtifactSettings | None, Doc("What it reads and writes, by name.")] = None
     idempotent: Annotated[bool, Doc("Repeating it changes nothing more; legal after the pivot.")] = False
     fails_cleanly: Annotated[bool, Doc("A 5xx answer means that nothing happened.")] = False
     journal: Annotated[JournalMode, Doc("`lazy`: do not wait for the disk (reversible operations only).")] = (
@@ -411,3 +486,12 @@ class Manifest:
     approvals: Annotated[Mapping[str, ApprovalSettings], Doc("Who decides, by policy.")] = field(default_factory=dict)
     gates: Annotated[Mapping[str, GateSettings], Doc("What must hold before a call.")] = field(default_factory=dict)
     incidents: Annotated[Mapping[str, SinkSettings], Doc("Where incidents are raised.")] = field(default_factory=dict)
+    suspend: Annotated[Mapping[str, SuspendSettings], Doc("How quarantined agents are stopped.")] = field(
+        default_factory=dict
+    )
+    claims: Annotated[Mapping[str, ClaimSettings], Doc("Keys by which agents prove what they say.")] = field(
+        default_factory=dict
+    )
+    rules: Annotated[Mapping[str, RuleSettings], Doc("What is asked about calls before anything is spent.")] = field(
+        default_factory=dict
+    )

@@ -153,7 +153,16 @@ def operation_of(tool: ToolSpec, name: str, definition: Definition | None) -> Op
         return declared
     tier = tier_of(None if definition is None else definition.value.get("annotations"))
     timeouts: TimeoutSettings = declared.timeouts
-    return Operation(name=f"tool:{name}", tier=tier, timeouts=timeouts, source=f"CALL {name}", is_declared=False)
+    reads = (one for one in tool.operations.values() if one.is_read and not one.is_declared)
+    like = next(reads, declared) if tier is Tier.READ else declared
+    return Operation(
+        name=f"tool:{name}",
+        tier=tier,
+        timeouts=timeouts,
+        source=f"CALL {name}",
+        is_declared=False,
+        rules=like.rules,
+    )
 
 
 @dataclass(frozen=True, slots=True)

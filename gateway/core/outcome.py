@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import assert_never
 
 from gateway.core.codes import Code, Directive, Dispatched
 from gateway.core.fault import Fault
 from gateway.core.message import Reply
 from gateway.core.value import frozen
 
-__all__ = ["Failed", "InDoubt", "Outcome", "Refusal", "Rejected", "Success"]
+__all__ = ["Failed", "InDoubt", "Outcome", "Refusal", "Rejected", "Success", "is_result"]
 
 
 @frozen
@@ -99,3 +100,20 @@ class InDoubt:
 
 
 Outcome = Success | Rejected | Failed | InDoubt
+
+
+def is_result(outcome: Outcome) -> bool:
+    """Return whether an agent that reads this has the result of its step, so that its next identical call is a new one.
+
+    A refusal of ours says nothing of what the step did, even where it names it: its result is still to be collected. The one
+    exception is a result that we pass judgement on, `ERR_POSTCONDITION`.
+    """
+    match outcome:
+        case Success() | Failed():
+            return True
+        case Rejected(refusal):
+            return refusal.code is Code.POSTCONDITION
+        case InDoubt():
+            return False
+        case _ as never:
+            assert_never(never)

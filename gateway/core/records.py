@@ -30,8 +30,11 @@ __all__ = [
     "CompensationSkipped",
     "GatePassed",
     "IncidentAcknowledged",
+    "LeaseEnded",
+    "LeaseTaken",
     "NoticesDelivered",
     "PlanAdopted",
+    "PolicyObserved",
     "ReadObserved",
     "ReadsObserved",
     "Record",
@@ -277,6 +280,33 @@ class RefusalsObserved:
     """Calls that we refused since the last such record: [code, tool, operation, how many]."""
 
     refusals: list[tuple[str, str, str, int]]
+
+
+@frozen
+class PolicyObserved:
+    """What rules decided about calls since the last such record, or would have (in shadow): [rule, effect, operation,
+    in shadow, how many]."""
+
+    decisions: list[tuple[str, str, str, bool, int]]
+
+
+@frozen
+class LeaseTaken:
+    """The run has a credential for a tool, until then at the latest (UTC milliseconds). Its secret is written nowhere."""
+
+    lease: str
+    tool: str
+    kind: str
+    until: int
+
+
+@frozen
+class LeaseEnded:
+    """The credential is good for nothing any more."""
+
+    lease: str
+    tool: str
+    why: str
 
 
 @frozen
@@ -555,6 +585,9 @@ Record = (
     | ReadObserved
     | ReadsObserved
     | RefusalsObserved
+    | PolicyObserved
+    | LeaseTaken
+    | LeaseEnded
     | UnwindingStarted
     | SavepointTaken
     | TrajectoryRewound
@@ -619,6 +652,8 @@ def decode(kind: str, data: bytes) -> Record:
             known["reads"] = [tuple(read) for read in known["reads"]]
         elif cls is RefusalsObserved:
             known["refusals"] = [tuple(refusal) for refusal in known["refusals"]]
+        elif cls is PolicyObserved:
+            known["decisions"] = [tuple(decision) for decision in known["decisions"]]
         if known.get("compensator") is not None:
             bound = known["compensator"]
             known["compensator"] = BoundRequest(**{**bound, "headers": tuple(map(tuple, bound["headers"]))})

@@ -61,6 +61,7 @@ from gateway.core.trajectory import Phase, Step, StepState, Trajectory
 from gateway.core.value import frozen
 
 __all__ = [
+    "QUARANTINED",
     "Abort",
     "Begin",
     "Command",
@@ -92,6 +93,9 @@ __all__ = [
     "residue",
 ]
 
+
+QUARANTINED = "QUARANTINED"
+"""Class of the incident of a run that is quarantined."""
 
 # --- commands -------------------------------------------------------------------------------------------------------
 
@@ -396,6 +400,12 @@ def _pivot_gate(state: Trajectory, operation: Operation) -> Refusal | None:
 
 
 def _frozen(state: Trajectory) -> Refusal:
+    if state.incident == QUARANTINED:
+        return Refusal(
+            code=Code.QUARANTINED,
+            detail=f"Run {state.id} is quarantined: {state.reason} Send nothing more; an operator has to look at it.",
+            extra={"incident": state.incident},
+        )
     return Refusal(
         code=Code.TRAJECTORY_FROZEN,
         detail=f"Run {state.id} is frozen ({state.incident}): {state.reason} An operator has to decide; send nothing more.",

@@ -160,6 +160,9 @@ class ServerSettings:
     allow_unauthenticated: Annotated[
         bool, Doc("Listen beyond loopback without `tokens`; only behind a network policy.")
     ] = False
+    shadow: Annotated[
+        bool, Doc("Ask every rule and record what it decides, but act on none; `seawall rules report` tells.")
+    ] = False
     drain: Annotated[float, SECONDS, Ge(0), Doc("After SIGTERM, calls in flight have this long to finish.")] = 30.0
     watch: Annotated[bool, Doc("Load the manifest again when one of its files changes; SIGHUP does so always.")] = True
     limits: Annotated[LimitSettings, Doc("Bounds.")] = LimitSettings()

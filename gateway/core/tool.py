@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 from gateway.core.admission import AdmissionSettings
 from gateway.core.authority import HostPattern
 from gateway.core.breaker import BreakerSettings
+from gateway.core.credential import LeaseSource
 from gateway.core.expression import Environment, Expression
 from gateway.core.header_filter import HeaderFilter
+from gateway.core.hold import ClaimNeedSettings, Trusted
 from gateway.core.manifest import (
     ApprovalPolicy,
     ApprovalSettings,
@@ -22,9 +24,11 @@ from gateway.core.manifest import (
     JournalMode,
     LeakSettings,
     SinkSettings,
+    SuspendSettings,
     Tier,
     TimeoutSettings,
 )
+from gateway.core.policy import Rule
 from gateway.core.reach import Reach
 from gateway.core.recovery import RecoverySettings
 from gateway.core.retry import RetrySettings
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AmbiguousPath",
+    "Artifacts",
     "BoundRequest",
     "CallForm",
     "Catalog",
@@ -50,6 +55,7 @@ __all__ = [
     "Probe",
     "RequestTemplate",
     "Sink",
+    "Suspension",
     "Tls",
     "ToolSpec",
     "Upstream",
@@ -175,6 +181,36 @@ class CallForm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Suspension:
+    """How quarantined agents are stopped. `fill` makes the templates of `path`, `namespace` and `pod` into texts; it raises
+    `ExpressionError` where a value is missing or is no plain word. `secret` is never printed."""
+
+    name: str
+    settings: SuspendSettings
+    fill: Callable[[str, Environment], str]
+    secret: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifacts:
+    """Which artifacts a call reads and writes: names from its arguments, and such as only the answer tells.
+
+    `content`: what is digested; else the request's body (the answer's, of what only that names).
+    """
+
+    reads: tuple[Expression, ...] = ()
+    writes: tuple[Expression, ...] = ()
+    answer_reads: tuple[Expression, ...] = ()
+    answer_writes: tuple[Expression, ...] = ()
+    content: Expression | None = None
+
+    @property
+    def has_answer_names(self) -> bool:
+        """Whether the answer has to be read for names."""
+        return bool(self.answer_reads or self.answer_writes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Operation:
     """One thing a tool can do. `is_declared` is False for those made up for undeclared calls."""
 
@@ -198,6 +234,9 @@ class Operation:
     description: str | None = None
     input: Mapping[str, object] | None = None
     form: CallForm | None = None
+    rules: tuple[Rule, ...] = ()
+    artifacts: Artifacts | None = None
+    claim: ClaimNeedSettings | None = None
 
     is_read: bool = field(init=False)
     """Whether calls have no effect. Kept, since every stage asks."""
@@ -295,6 +334,7 @@ class ToolSpec:
             `AmbiguousPath`.
         operations: those declared, and the two that stand for all undeclared calls (`is_declared` False).
         credential: header name and value to set on each request; the value is a secret and never printed.
+        leases: how each run has a credential of its own instead.
         hosts: further hosts by which a forward proxy's clients mean it, beside the upstream's own.
         reach: what kind of addresses the upstream's name may lead to.
         tls: how TLS is spoken with it, if not as with any server.
@@ -315,6 +355,7 @@ class ToolSpec:
     operations: Mapping[str, Operation]
     idempotency: IdempotencySettings | None = None
     credential: tuple[bytes, bytes] | None = field(default=None, repr=False)
+    leases: LeaseSource | None = None
     is_strict: bool = False
     hosts: tuple[HostPattern, ...] = ()
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
@@ -335,10 +376,17 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Catalog:
-    """All tools in force, by name, the secrets that bound requests refer to, and the digest of all of it."""
+    """All tools in force, by name, the secrets that bound requests refer to, and the digest of all of it.
+
+    `stranger_rules` concern reads of hosts that are no tool's. `clearers` are the verifiers that may clear artifacts.
+    """
 
     tools: Mapping[str, ToolSpec]
     domains: Mapping[str, Domain]
     digest: str = ""
     secrets: SecretBox = field(default_factory=SecretBox, repr=False)
     sinks: Mapping[str, Sink] = field(default_factory=dict)
+    stranger_rules: tuple[Rule, ...] = ()
+    suspensions: Mapping[str, Suspension] = field(default_factory=dict)
+    clearers: Mapping[str, Verifier] = field(default_factory=dict)
+    claim_keys: Mapping[str, Trusted] = field(default_factory=dict, repr=False)

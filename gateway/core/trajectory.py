@@ -23,8 +23,11 @@ from gateway.core.records import (
     CompensationSkipped,
     GatePassed,
     IncidentAcknowledged,
+    LeaseEnded,
+    LeaseTaken,
     NoticesDelivered,
     PlanAdopted,
+    PolicyObserved,
     ReadObserved,
     ReadsObserved,
     Record,
@@ -313,9 +316,12 @@ class Trajectory:
         return 0 if self.rewinding is None else self.savepoints[self.rewinding]
 
     def delivered(self, number: int) -> None:
-        """Note that the agent has a step's result; it is written with the next record of the run."""
+        """Note that the agent has a step's result; it is written with the next record of the run.
+
+        Only what is done has one: whatever the agent read of a step that is in doubt or deferred, its result is yet to come.
+        """
         step = self.steps.get(number)
-        if step is not None and not step.is_delivered:
+        if step is not None and step.state is StepState.COMMITTED and not step.is_delivered:
             step.is_delivered = True
             self.undelivered.discard(number)
             self.newly_delivered.append(number)
@@ -403,6 +409,8 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             state.reads += len(record.reads)
         case RefusalsObserved():
             state.refusals += sum(count for *_, count in record.refusals)
+        case PolicyObserved() | LeaseTaken() | LeaseEnded():
+            pass  # for the audit
         case UnwindingStarted():
             is_widened = state.phase is Phase.COMPENSATING and state.rewinding is not None and record.savepoint is None
             _expect(state, record, state.phase in (Phase.PREPARING, Phase.FROZEN) or is_widened)

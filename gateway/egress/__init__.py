@@ -14,7 +14,7 @@ from gateway.core.fault import Broken
 from gateway.core.message import Reply, Request
 from gateway.core.tool import ToolSpec
 
-__all__ = ["Egress", "StreamBroken", "Switched", "Timings"]
+__all__ = ["Egress", "StreamBroken", "StreamCut", "Switched", "Timings"]
 
 
 class Timings(NamedTuple):
@@ -56,3 +56,7 @@ class Egress(Protocol):
 
 class StreamBroken(Exception):
     """A streamed answer ended before its end: reset, stalled, or cut off. The agent must see a truncated body too."""
+
+
+class StreamCut(StreamBroken):
+    """We broke the answer off ourselves, because its run is quarantined; it says nothing about the tool."""

@@ -25,7 +25,7 @@ from gateway.core.fault import Broken, Fault
 from gateway.core.headers import answer_head
 from gateway.core.message import Body, BytesBody, Reply, Request, first_header
 from gateway.core.tool import ToolSpec
-from gateway.egress import Egress, StreamBroken, Timings
+from gateway.egress import Egress, StreamBroken, StreamCut, Timings
 from gateway.egress.framing import ToolLines, request_bytes, tool_lines
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
 from gateway.egress.wire import Attempt, UploadBroken, exchange, open_session
@@ -152,7 +152,7 @@ class ClientEgress:
 class _StreamedBody:
     """An answer's body on its way. Closing it early closes the connection; read to its end, that goes back."""
 
-    __slots__ = ("_attempt", "_response", "_size", "_tool")
+    __slots__ = ("__weakref__", "_attempt", "_response", "_size", "_tool")
 
     is_replayable = False
 
@@ -175,6 +175,11 @@ class _StreamedBody:
             StreamBroken: the answer was reset, cut off, malformed or stalled.
         """
         return _pieces(self._tool, self._attempt, self._response)
+
+    def cut(self) -> None:
+        """Break the answer off: whoever reads it gets `StreamCut`. May be repeated."""
+        self._response.content.set_exception(StreamCut("cut off"))
+        self._response.close()
 
     async def aclose(self) -> None:
         """Give the connection back, or close it if the answer has not ended. May be repeated."""

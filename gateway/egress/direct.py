@@ -27,12 +27,13 @@ from gateway.core.fault import Broken, Fault
 from gateway.core.headers import UNASKED, answer_fields, answer_head
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request, first_header
 from gateway.core.tool import ToolSpec
-from gateway.egress import Egress, StreamBroken, Timings
+from gateway.egress import Egress, StreamBroken, StreamCut, Timings
 from gateway.egress.connection import (
     Connection,
     Exchange,
     ExchangeError,
     Garbled,
+    Lost,
     NotLetIn,
     Overdue,
     UploadBroken,
@@ -203,7 +204,17 @@ def _is_unverified(message: RawResponseMessage, request: Request) -> bool:
 class _StreamedBody:
     """An answer's body on its way. Closing it early closes the connection; read to its end, that goes back."""
 
-    __slots__ = ("_connection", "_content", "_exchange", "_is_over", "_pool", "_size", "_tool")
+    __slots__ = (
+        "__weakref__",
+        "_connection",
+        "_content",
+        "_exchange",
+        "_is_cut",
+        "_is_over",
+        "_pool",
+        "_size",
+        "_tool",
+    )
 
     is_replayable = False
 
@@ -221,7 +232,7 @@ class _StreamedBody:
         self._connection = connection
         self._exchange = exchange
         self._content = content
-        self._is_over = False
+        self._is_over = self._is_cut = False
         self._size = int(length) if length is not None else None
 
     @property
@@ -241,8 +252,17 @@ class _StreamedBody:
                 yield data
         except ExchangeError as error:
             self.end()
+            if self._is_cut:
+                raise StreamCut("cut off") from error
             raise StreamBroken(_why(self._tool, self._exchange, "broke off its answer", error)) from error
         self.end()
+
+    def cut(self) -> None:
+        """Break the answer off: whoever reads it gets `StreamCut`. May be repeated."""
+        if not self._is_over:
+            self._is_cut = True
+            self._exchange.fail(Lost(is_reset=True))
+            self._connection.abort()
 
     def end(self) -> None:
         """Give the connection back, or close it if the answer has not ended. May be repeated."""

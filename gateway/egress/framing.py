@@ -10,6 +10,7 @@ from typing import NamedTuple
 from gateway.core.header_filter import FORWARDED_FIELDS
 from gateway.core.headers import OURS_IN_REQUESTS, Sieve, field_lines, request_head
 from gateway.core.message import Request
+from gateway.core.sigv4 import SIGNED_BY_US
 from gateway.core.tool import ToolSpec
 
 __all__ = ["ToolLines", "never_passed", "request_bytes", "tool_lines"]
@@ -42,6 +43,9 @@ def tool_lines(tool: ToolSpec) -> ToolLines:
 def never_passed(tool: ToolSpec) -> frozenset[bytes]:
     """Return the names, in lower case, of the fields that no request may bring along to the tool."""
     names = OURS_IN_REQUESTS if tool.takes_forwarded else OURS_IN_REQUESTS | FORWARDED_FIELDS
+    leases = tool.leases
+    if leases is not None:
+        return names | (SIGNED_BY_US if leases.kind == "aws" else frozenset({leases.header.lower().encode("ascii")}))
     return names | {tool.credential[0].lower()} if tool.credential else names
 
 

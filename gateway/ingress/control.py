@@ -24,11 +24,14 @@ from gateway.core.approval import ApprovalState, Verdict
 from gateway.core.outcome import Refusal
 from gateway.core.problem import problem
 from gateway.core.trajectory import Phase
+from gateway.ingress.claims import Claims
+from gateway.ingress.containment import Containments
 from gateway.ingress.desk import Desk
 from gateway.ingress.guard import proven, who
 from gateway.ingress.mcp_listing import Listings
 from gateway.ingress.runs import Runs, Shown
 from gateway.journal import Journal, JournalError
+from gateway.journal.trajectories import OWN
 
 __all__ = ["Control", "control_app", "health_app"]
 
@@ -57,8 +60,23 @@ _ROUTES: dict[str, tuple[str, str, str]] = {
     "resolve": (
         "POST", "/api/v1/incidents/{id}/resolve",
         "Release its run, or close it. Body: {principal, reason, to?: phase, close?: true}."),
+    "quarantines": ("GET", "/api/v1/quarantine", "Quarantines in force. Query: all=true for those that were lifted, too."),
+    "quarantine": ("GET", "/api/v1/quarantine/{id}", "One quarantine: each stage with its latency, what it reaches."),
+    "contain": (
+        "POST", "/api/v1/quarantine",
+        "Quarantine a run or an agent, at once. Body: {trajectory?, agent?, since?, trigger?: operator|detector|watchdog, "
+        "principal, reason}."),
+    "lift": ("POST", "/api/v1/quarantine/{id}/lift", "End a quarantine. Body: {principal, reason}."),
+    "artifacts": ("GET", "/api/v1/artifacts", "Artifacts that are or were marked. Query: all=true for all."),
+    "clear": (
+        "POST", "/api/v1/artifacts/clear",
+        "Clear an artifact, by one's own word or a declared verifier's. Body: {artifact, principal, reason, verifier?}."),
+    "graph": ("GET", "/api/v1/trajectories/{id}/taint", "What a run read and made, and what was made from that."),
+    "holds": ("GET", "/api/v1/holds", "What is held for want of proof. Query: all=true for all that ever was."),
+    "release_hold": ("POST", "/api/v1/holds/{id}/release", "Let it go without proof. Body: {principal, reason}."),
     "breakers": ("GET", "/api/v1/breakers", "Every breaker: state, window, cooldown."),
     "domains": ("GET", "/api/v1/domains", "Every domain: slots, queue."),
+    "rules": ("GET", "/api/v1/rules", "How often each rule decided, or would have in shadow."),
     "repairs": ("GET", "/api/v1/repairs", "What became of repairs, by operation and kind of trouble."),
     "journal": ("GET", "/api/v1/journal", "Figures of the journal."),
     "manifest": ("GET", "/api/v1/manifest", "The manifest in force: digest, tools, and the last reload's problem."),
@@ -85,10 +103,14 @@ class Control:
         readiness: Callable[[], str | None],
         statistics: Mapping[str, Statistics],
         listings: Listings,
+        containment: Containments,
+        claims: Claims,
         guard: Middleware | None = None,
     ) -> None:
         """`readiness` returns why calls are not welcome, or None. `statistics`: breakers, domains, manifest, status.
         `guard` asks who it is; without one nobody is asked."""
+        self.containment = containment
+        self.claims = claims
         self.listings = listings
         self.runs = runs
         self.desk = desk
@@ -131,6 +153,7 @@ class Control:
                 "changed_at": head.changed_at,
             }
             for head in heads
+            if not head.stream.startswith(OWN)
         ]
         return _json(200, {"trajectories": runs})
 
@@ -244,6 +267,47 @@ class Control:
             return _json(422, {"detail": f"`{reason_from}` must say why; it is journaled."})
         return _answer(await decide(decision))
 
+    # --- what is contained
+
+    async def quarantines(self, request: web.Request) -> web.Response:
+        """List quarantines."""
+        return _answer(self.containment.list(is_all=request.query.get("all") == "true"))
+
+    async def quarantine(self, request: web.Request) -> web.Response:
+        """Show a quarantine."""
+        return _answer(self.containment.show(_id(request)))
+
+    async def contain(self, request: web.Request) -> web.Response:
+        """Quarantine a run or an agent."""
+        return await self._decided(request, lambda d: self.containment.contain(d.body, d.principal, d.reason))
+
+    async def lift(self, request: web.Request) -> web.Response:
+        """End a quarantine."""
+        return await self._decided(request, lambda d: self.containment.lift(_id(request), d.principal, d.reason))
+
+    async def artifacts(self, request: web.Request) -> web.Response:
+        """List artifacts."""
+        return _answer(self.containment.artifacts(is_all=request.query.get("all") == "true"))
+
+    async def clear(self, request: web.Request) -> web.Response:
+        """Clear an artifact."""
+        return await self._decided(
+            request,
+            lambda d: self.containment.clear(d.text("artifact") or "", d.text("verifier"), d.principal, d.reason),
+        )
+
+    async def holds(self, request: web.Request) -> web.Response:
+        """List what is held."""
+        return _answer(self.claims.holds(is_all=request.query.get("all") == "true"))
+
+    async def release_hold(self, request: web.Request) -> web.Response:
+        """Let something go without proof."""
+        return await self._decided(request, lambda d: self.claims.release(_id(request), d.principal, d.reason))
+
+    async def graph(self, request: web.Request) -> web.Response:
+        """Show a run's part of the graph."""
+        return _answer(self.containment.graph(_id(request)))
+
     async def journal_stats(self, request: web.Request) -> web.Response:
         """Show the journal's figures."""
         return _json(200, await self.journal.stats())
@@ -299,6 +363,15 @@ def control_app(control: Control) -> web.Application:
         "acknowledge": control.acknowledge,
         "resolve": control.resolve,
         "journal": control.journal_stats,
+        "quarantines": control.quarantines,
+        "quarantine": control.quarantine,
+        "contain": control.contain,
+        "lift": control.lift,
+        "artifacts": control.artifacts,
+        "clear": control.clear,
+        "graph": control.graph,
+        "holds": control.holds,
+        "release_hold": control.release_hold,
         "tools": control.tools,
         "accept": control.accept,
     }

@@ -15,6 +15,7 @@ from gateway.core.codes import Code
 from gateway.core.incident import acknowledge, close, freeze, incident_view, release, resolve_step
 from gateway.core.outcome import Refusal
 from gateway.core.records import Record
+from gateway.core.saga import QUARANTINED
 from gateway.core.trajectory import Incident, Phase, Trajectory
 from gateway.core.views import trajectory_view
 from gateway.ingress.runs import Shown
@@ -29,7 +30,16 @@ _VERDICTS: Final = ("landed", "not_landed")
 class Desk:
     """The verbs, free of any framework. `principal` is who decides, as the control plane knows it."""
 
-    def __init__(self, trajectories: Trajectories, clock: Clock) -> None:
+    def __init__(
+        self,
+        trajectories: Trajectories,
+        clock: Clock,
+        held_by: Callable[[str, str], str | None] = lambda run, agent: None,
+        shown: Callable[[str, str], dict[str, object] | None] = lambda run, agent: None,
+    ) -> None:
+        """`held_by` names the quarantine that a run or its agent is under; `shown` tells of it."""
+        self._held_by = held_by
+        self._shown = shown
         self._trajectories = trajectories
         self._clock = clock
 
@@ -83,7 +93,10 @@ class Desk:
         if isinstance(found, Refusal):
             return found
         run, incident = found
-        return Shown(200, incident_view(run.state, incident, self._clock.at()))
+        view = incident_view(run.state, incident, self._clock.at())
+        if incident.kind == QUARANTINED:
+            view["quarantine"] = self._shown(run.state.id, run.state.agent)
+        return Shown(200, view)
 
     async def acknowledge(self, identity: str, principal: str, reason: str) -> Shown | Refusal:
         """Note that somebody looks after it."""
@@ -120,7 +133,16 @@ class Desk:
         return await self._on_run(name, lambda state: freeze(state, kind, reason[:_REASON_MAX], principal))
 
     async def release(self, name: str, to: str | None, principal: str, reason: str) -> Shown | Refusal:
-        """Let a frozen run go on."""
+        """Let a frozen run go on; not one that is quarantined."""
+        run = await self._trajectories.find(name)
+        held = None if run is None else self._held_by(name, run.state.agent)
+        if held is not None:
+            return Refusal(
+                code=Code.QUARANTINED,
+                detail=f"Run {name} is quarantined ({held}) and cannot go on. Lift that first, if it was a false alarm: "
+                f"`seawall quarantine lift {held} --reason TEXT`; or close the run.",
+                extra={"quarantine": held},
+            )
         return await self._on_run(name, lambda state: release(state, to, principal, reason[:_REASON_MAX]))
 
     async def close(self, name: str, principal: str, reason: str) -> Shown | Refusal:

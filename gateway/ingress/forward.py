@@ -41,7 +41,7 @@ from gateway.core.server import ForwardSettings, UnknownHosts
 from gateway.core.tool import Catalog, Domain, Match, Operation, ToolSpec, Upstream
 from gateway.ingress.http import IncomingRequest, OutgoingResponse
 
-__all__ = ["STRANGER", "Forward", "Tunnels"]
+__all__ = ["NOBODY", "STRANGER", "Forward", "Traveller", "Tunnels"]
 
 STRANGER = "unknown.host"
 """The tool that stands for all hosts that are no tool's, in metrics and in the journal; no manifest can use the name."""
@@ -52,13 +52,24 @@ _BREAKERS = 64
 Handler = Callable[[IncomingRequest], Awaitable[OutgoingResponse]]
 
 
+@dataclass(frozen=True, slots=True)
+class Traveller:
+    """Whose tunnel it is: an agent, and the run that it named, if it did."""
+
+    agent: str = ""
+    run: str = ""
+
+
+NOBODY = Traveller()
+
+
 class Tunnels(Protocol):
     """What opens tunnels (`ingress/tunnel.py`)."""
 
-    async def blind(self, authority: Authority) -> OutgoingResponse | Refusal:
+    async def blind(self, authority: Authority, whose: Traveller = ...) -> OutgoingResponse | Refusal:
         """Return an answer that carries bytes to and from a host."""
 
-    async def read(self, authority: Authority, handler: Handler) -> OutgoingResponse | Refusal:
+    async def read(self, authority: Authority, handler: Handler, whose: Traveller = ...) -> OutgoingResponse | Refusal:
         """Return an answer that reads the HTTPS to a host, and has its requests answered by `handler`."""
 
 
@@ -119,7 +130,7 @@ class Forward:
             )
         return Found(self._stranger(target), target.rest)
 
-    async def connect(self, request: IncomingRequest) -> OutgoingResponse | Refusal:
+    async def connect(self, request: IncomingRequest, whose: Traveller = NOBODY) -> OutgoingResponse | Refusal:
         """Answer CONNECT."""
         authority = parse_authority(request.target)
         if isinstance(authority, BadTarget) or authority.port is None:
@@ -127,7 +138,7 @@ class Forward:
         if self._tunnels is None:
             return Refusal(code=Code.POLICY_DENIED, detail="This gateway opens no tunnels.")
         if any(pattern.covers(authority.host, authority.port) for pattern in self._tunnelled):
-            return await self._tunnels.blind(authority)
+            return await self._tunnels.blind(authority, whose)
         tools = self._hosts().at(authority.host, authority.port)
         if not tools:
             return _unknown(authority, "it is neither in the manifest nor among the hosts for tunnels (forward.tunnel)")
@@ -139,7 +150,7 @@ class Forward:
                 f"through the proxy (the gateway speaks TLS with the tool), or /{tools[0].name}/… at the gateway; the "
                 "operator can also set forward.intercept or list the host in forward.tunnel.",
             )
-        return await self._tunnels.read(authority, partial(self._inside, _Outer.of(request, authority)))
+        return await self._tunnels.read(authority, partial(self._inside, _Outer.of(request, authority)), whose)
 
     async def _inside(self, outer: _Outer, request: IncomingRequest) -> OutgoingResponse:
         """Answer a request from inside a tunnel as if it had come to the proxy with its whole URL."""
@@ -165,13 +176,14 @@ class Forward:
         catalog = self._catalog()
         if self._index is None or self._index[0] is not catalog:
             self._index = (catalog, HostIndex(catalog.tools.values()))
+            self._strangers.clear()  # rules may have changed
         return self._index[1]
 
     def _stranger(self, target: AbsoluteTarget) -> ToolSpec:
         key = (target.scheme, target.authority)
         tool = self._strangers.get(key)
         if tool is None:
-            tool = self._strangers[key] = _stranger(target)
+            tool = self._strangers[key] = _stranger(target, self._catalog())
             if len(self._strangers) > _REMEMBERED:
                 self._strangers.popitem(last=False)
         self._strangers.move_to_end(key)
@@ -208,10 +220,10 @@ class _Outer:
         return (*headers, *(field for field in self.fields if field[0].lower() not in said))
 
 
-def _stranger(target: AbsoluteTarget) -> ToolSpec:
+def _stranger(target: AbsoluteTarget, catalog: Catalog) -> ToolSpec:
     """A tool that is not in the manifest: it is only read, at public addresses, and shares one domain with its like."""
     timeouts = TimeoutSettings()
-    read = Operation(name="read", tier=Tier.READ, timeouts=timeouts, is_declared=False)
+    read = Operation(name="read", tier=Tier.READ, timeouts=timeouts, is_declared=False, rules=catalog.stranger_rules)
     match = Match(read, {}, "The host is not in the manifest, and such hosts may be read (forward.unknown_hosts).")
     bucket = crc32(str(target.authority).encode()) % _BREAKERS
     return ToolSpec(

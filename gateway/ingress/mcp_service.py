@@ -41,7 +41,7 @@ from gateway.core.mcp_session import Client
 from gateway.core.mcp_task import EXTENSION, LEGACY_VERSION, Task, as_tasks, can_take_tasks
 from gateway.core.mcp_tools import CALL, Definition, joined, operation_of, parted, target_of
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request, first_header
-from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
+from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success, is_result
 from gateway.core.tool import AmbiguousPath, Catalog, Operation, ToolSpec
 from gateway.egress import StreamBroken, Timings
 from gateway.egress.mcp import McpEgress
@@ -369,7 +369,7 @@ class McpService:
     async def _answered(
         self, message: Message, party: Party, call: Call, outcome: Outcome, exchange: Exchange
     ) -> str | bytes | Foreign:
-        self._mark(party, call)
+        self._mark(party, call, outcome)
         if call.trajectory:
             self.egress.note(call.trajectory, call.tool, exchange.client)
         match outcome:
@@ -389,7 +389,6 @@ class McpService:
                     code=Code.UPSTREAM_CONNECT, detail=f"{call.tool.name} could not be reached; nothing was sent."
                 )
             case InDoubt(refusal=refusal, reply=reply):
-                party.delivered = None
                 if reply is not None:
                     await reply.aclose()
             case _ as never:
@@ -402,6 +401,7 @@ class McpService:
         try:
             body = await _whole(reply.body)
         except (StreamBroken, ValueError) as error:
+            party.delivered = None
             refusal = Refusal(
                 code=Code.UPSTREAM_PROTOCOL, detail=f"The answer of {call.tool.name} broke off: {error}. It was a read."
             )
@@ -427,14 +427,14 @@ class McpService:
         inner = replaced(meta[0] if isinstance(meta[1], dict) else "{}", {CALL_KEY: json.dumps(where)})
         return replaced(text, {"_meta": inner})
 
-    def _mark(self, party: Party, call: Call) -> None:
+    def _mark(self, party: Party, call: Call, outcome: Outcome) -> None:
         if call.trajectory:
             party.marks = ((b"Seawall-Trajectory", call.trajectory.encode("ascii")),)
         if call.step is None or call.operation.is_read:
             return
         name, step = call.trajectory, call.step
         party.marks = (*party.marks, (b"Seawall-Step", b"%d" % step))
-        party.delivered = lambda: self._trajectories.delivered(name, step)
+        party.delivered = (lambda: self._trajectories.delivered(name, step)) if is_result(outcome) else None
 
     def _told(self, party: Party, refusal: Refusal, call: Call | None = None) -> str:
         return refusal_result(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Protocol, assert_never, cast
 
@@ -29,7 +29,7 @@ from gateway.core.header_filter import Seen
 from gateway.core.headers import protected_option, replace_fields
 from gateway.core.manifest import Tier
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request, body_bytes
-from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
+from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success, is_result
 from gateway.core.paths import BadTarget, split_target
 from gateway.core.problem import problem
 from gateway.core.tool import AmbiguousPath, Catalog, Match, ToolSpec
@@ -37,9 +37,10 @@ from gateway.core.websocket import SWITCHING, VERSION, request_problem, switchin
 from gateway.egress import Switched
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
 from gateway.ingress.caller import Caller, caller_of
-from gateway.ingress.forward import Forward
+from gateway.ingress.forward import Forward, Traveller
 from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.journal.trajectories import Trajectories
+from gateway.stages.flights import quarantined
 from gateway.telemetry import Telemetry
 
 __all__ = [
@@ -60,6 +61,9 @@ _METHODS = b"GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE"
 _NEVER_PASSED = frozenset({"TRACE", "CONNECT"})
 """TRACE would echo credentials (RFC 9110 section 9.3.8); CONNECT opens a tunnel and belongs to the forward proxy."""
 
+
+_LAST: Headers = ((b"Connection", b"close"),)
+"""Nobody who is quarantined keeps a connection."""
 
 PREFERRED_WAIT_MAX_S = 3600.0
 """The longest wait that an agent may ask for (`Prefer: wait`, RFC 7240 section 4.3)."""
@@ -97,7 +101,8 @@ class ProxyLimits:
 class Proxy:
     """Serves the data plane.
 
-    `catalog` may be replaced at any time; calls in flight keep the tool they started with.
+    `catalog` may be replaced at any time; calls in flight keep the tool they started with. `contained` has the agents that
+    are quarantined, with the names of their quarantines: nothing of theirs is taken in.
     """
 
     def __init__(
@@ -130,6 +135,7 @@ class Proxy:
         self._limits = limits
         self._pseudonym = pseudonym
         self._in_flight = 0
+        self.contained: Mapping[str, Sequence[str]] = {}
         self.mcp: Callable[[IncomingRequest], Awaitable[OutgoingResponse]] | None = None
         self.carry: Carry | None = None
         self._writes: set[asyncio.Task[Any]] = set()
@@ -174,6 +180,8 @@ class Proxy:
             if isinstance(accepted, Refusal):
                 return self._refused("other", accepted)
             tool, match, call = accepted
+            if self.contained and (held := self.contained.get(call.agent)):
+                return self._refused(tool.name, quarantined(call, held[0]))
             if match.operation.is_read:
                 call.request.body = request.stream() if request.has_body else None
                 target = call.request.target
@@ -200,7 +208,13 @@ class Proxy:
     async def _tunnel(self, request: IncomingRequest, forward: Forward) -> OutgoingResponse:
         if not self.is_admitting:
             return self._refused("other", self._busy())
-        answer = await forward.connect(request)
+        caller = caller_of(request)
+        if isinstance(caller, Refusal):
+            return self._refused("other", caller)
+        if self.contained and caller.name in self.contained:
+            return self._refused("other", _contained(caller.name, self.contained[caller.name][0]))
+        run = (request.field(b"seawall-trajectory") or b"").decode("latin-1")
+        answer = await forward.connect(request, Traveller(caller.name, run))
         return self._refused("other", answer) if isinstance(answer, Refusal) else answer
 
     async def _open_websocket(self, request: IncomingRequest) -> OutgoingResponse:
@@ -407,6 +421,8 @@ class Proxy:
         """Take a call that another entrance has made down the pipeline, under the same bounds and the same care."""
         if not self.is_admitting or self._in_flight >= self._limits.in_flight:
             return Rejected(self._busy())
+        if self.contained and (held := self.contained.get(call.agent)):
+            return Rejected(quarantined(call, held[0]))
         self._in_flight += 1
         try:
             return await (self._pipeline(call) if call.operation.is_read else self._shielded(call))
@@ -472,7 +488,7 @@ class Proxy:
                 if refusal.code is Code.FOREIGN_TRAJECTORY:
                     return refuse(refusal, call)
                 self._trajectories.note_refusal(call.trajectory, refusal.code, call.tool.name, call.operation.name)
-                return refuse(refusal, call, self._delivery(call))
+                return refuse(refusal, call, self._delivery(call) if is_result(outcome) else None)
             case Failed(refusal=refusal):
                 return refuse(refusal or _no_answer(call), call, self._delivery(call))
             case InDoubt(refusal=refusal, reply=reply):
@@ -532,7 +548,7 @@ def refuse(
     marks = () if call is None else _marks(call)
     return OutgoingResponse(
         status=told.status,
-        headers=(*told.headers, *marks),
+        headers=(*told.headers, *marks, *(_LAST if refusal.code is Code.QUARANTINED else ())),
         body=BytesBody(told.body),
         on_delivered=on_delivered,
         release=release,
@@ -580,6 +596,14 @@ def _marks(call: Call) -> Headers:
     if call.step is not None:
         marks = (*marks, (b"Seawall-Step", b"%d" % call.step))
     return marks
+
+
+def _contained(agent: str, quarantine: str) -> Refusal:
+    return Refusal(
+        code=Code.QUARANTINED,
+        detail=f"Agent {agent} is quarantined ({quarantine}). Send nothing more; an operator has to look at it.",
+        extra={"quarantine": quarantine},
+    )
 
 
 def _no_answer(call: Call) -> Refusal:

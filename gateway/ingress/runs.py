@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import orjson
@@ -54,6 +54,10 @@ class Shown:
     retry_after_s: int | None = None
 
 
+ClaimVerb = Callable[[Run, str, dict[str, object]], Awaitable[Shown | Refusal]]
+"""Signs or judges a claim for a run of an agent (`ingress/claims.py`)."""
+
+
 class Runs:
     """The verbs, free of any framework. A run of another agent than a proven `caller` is as good as unknown; without a
     caller (an operator asks) every run is shown."""
@@ -65,6 +69,8 @@ class Runs:
         clock: Clock,
         catalog: Callable[[], Catalog] = lambda: Catalog({}, {}),
     ) -> None:
+        self.hand_off: ClaimVerb | None = None
+        self.receive: ClaimVerb | None = None
         self._trajectories = trajectories
         self._catalog = catalog
         self._spool = spool
@@ -121,11 +127,34 @@ class Runs:
                 return await self.savepoint(name, arguments, caller)
             case ("POST", [name, "rewind"]):
                 return await self.rewind(name, arguments, caller)
+            case ("POST", [name, "handoffs"]):
+                return await self._claimed(name, caller, arguments, is_inbound=False)
+            case ("POST", [name, "claims"]):
+                return await self._claimed(name, caller, arguments, is_inbound=True)
         return Refusal(
             code=Code.INVALID_ARGUMENTS,
             detail=f"{method} is not served there. Use POST …/trajectories, GET …/trajectories/ID, "
-            "POST …/trajectories/ID/plan, …/commit, …/abort, …/savepoints or …/rewind.",
+            "POST …/trajectories/ID/plan, …/commit, …/abort, …/savepoints, …/rewind, …/handoffs or …/claims.",
         )
+
+    async def _claimed(
+        self, name: str, caller: Caller, arguments: dict[str, object], *, is_inbound: bool
+    ) -> Shown | Refusal:
+        """Sign what a run hands off, or judge what it was told."""
+        if not _NAME.fullmatch(name):
+            return _unknown(name)
+        run = await self._trajectories.named(name, Open(agent=caller.name))
+        if isinstance(run, Refusal):
+            return run
+        if _is_foreign(run, caller):
+            return _foreign(name)
+        verb = self.receive if is_inbound else self.hand_off
+        if verb is None:
+            return Refusal(code=Code.INVALID_ARGUMENTS, detail="This gateway knows no claims.")
+        try:
+            return await verb(run, caller.name, arguments)
+        finally:
+            self._trajectories.forget(run)
 
     async def open(self, arguments: dict[str, object], caller: Caller) -> Shown | Refusal:
         """Open a run: 201, or 200 if it is open already."""

@@ -25,7 +25,7 @@ from gateway.core.codes import Code
 from gateway.core.fault import Broken
 from gateway.core.outcome import Refusal
 from gateway.egress.dial import Streams, dial
-from gateway.ingress.forward import Handler
+from gateway.ingress.forward import NOBODY, Handler, Traveller
 from gateway.ingress.http import OutgoingResponse
 
 __all__ = ["Adopt", "Certificates", "TunnelDoor"]
@@ -69,6 +69,7 @@ class TunnelDoor:
         self._idle_s = idle_s
         self._certificates = certificates
         self._open = 0
+        self._tunnels: set[_Tunnel] = set()
         self._draining = asyncio.Event()
 
     def statistics(self) -> dict[str, int]:
@@ -79,7 +80,14 @@ class TunnelDoor:
         """Close blind tunnels as soon as they fall silent; those that are read end with their connections."""
         self._draining.set()
 
-    async def blind(self, authority: Authority) -> OutgoingResponse | Refusal:
+    def cut(self, is_meant: Callable[[Traveller], bool]) -> int:
+        """Break off the tunnels that are meant, both ends at once; return how many."""
+        meant = [tunnel for tunnel in self._tunnels if is_meant(tunnel.whose)]
+        for tunnel in meant:
+            tunnel.cut()
+        return len(meant)
+
+    async def blind(self, authority: Authority, whose: Traveller = NOBODY) -> OutgoingResponse | Refusal:
         """Carry bytes to and from a host."""
         if (full := self._full()) is not None:
             return full
@@ -88,9 +96,11 @@ class TunnelDoor:
             return Refusal(
                 code=Code.UPSTREAM_CONNECT, detail=f"No tunnel was opened: {found.detail}.", retry_after_ms=1000
             )
-        return _opened(_Tunnel(self, authority, _given(found)), lambda: _close(found[1]))
+        return _opened(_Tunnel(self, authority, _given(found), whose), lambda: _close(found[1]))
 
-    async def read(self, authority: Authority, handler: Handler) -> OutgoingResponse | Refusal:
+    async def read(
+        self, authority: Authority, handler: Handler, whose: Traveller = NOBODY
+    ) -> OutgoingResponse | Refusal:
         """Read the HTTPS to a host."""
         if (full := self._full()) is not None:
             return full
@@ -113,7 +123,7 @@ class TunnelDoor:
             serving.add_done_callback(_seen)
             return streams
 
-        return _opened(_Tunnel(self, authority, far_end, is_read=True), lambda: None)
+        return _opened(_Tunnel(self, authority, far_end, whose, is_read=True), lambda: None)
 
     def _full(self) -> Refusal | None:
         if self._open < self._limit:
@@ -133,6 +143,7 @@ class _Tunnel:
         door: TunnelDoor,
         authority: Authority,
         far_end: Callable[[], Awaitable[Streams]],
+        whose: Traveller,
         *,
         is_read: bool = False,
     ) -> None:
@@ -141,23 +152,34 @@ class _Tunnel:
         self._far_end = far_end
         self._is_read = is_read
         self._moved_s = 0.0
+        self._ends: list[asyncio.StreamWriter] = []
+        self.whose = whose
+
+    def cut(self) -> None:
+        """Break it off: what was not written yet is thrown away."""
+        for end in self._ends:
+            end.transport.abort()
 
     async def __call__(self, transport: asyncio.Transport, early: bytes) -> None:
         """Take the client's connection over; returns once it is closed."""
         self._door._open += 1
         near = _streams(transport, early)
+        self._ends.append(near[1])
+        self._door._tunnels.add(self)
         far: Streams | None = None
         try:
             hello = await self._hello(near[0])
             if hello is None:
                 return
             far = await self._far_end()
+            self._ends.append(far[1])
             far[1].write(hello)
             await self._carry(near, far)
         except (OSError, ssl.SSLError, asyncio.IncompleteReadError):
             pass
         finally:
             self._door._open -= 1
+            self._door._tunnels.discard(self)
             _close(near[1])
             if far is not None:
                 _close(far[1])

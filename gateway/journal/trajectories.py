@@ -16,16 +16,20 @@ from functools import partial
 
 from gateway.clock import Clock
 from gateway.core.codes import Code
+from gateway.core.outbox import outcome_records
 from gateway.core.outcome import Refusal
 from gateway.core.records import (
+    PolicyObserved,
     ReadObserved,
     ReadsObserved,
     Record,
     RefusalsObserved,
     StepCommitted,
+    StepDeferred,
     StepFailed,
     StepInDoubt,
     StepIntended,
+    StepReleased,
     StepStaged,
     TrajectoryOpened,
     UnknownRecord,
@@ -37,7 +41,10 @@ from gateway.core.trajectory import IllegalRecord, Phase, StepState, Trajectory,
 from gateway.journal import Append, Entry, Journal, JournalCorrupt, JournalUnavailable, KeyClaim
 from gateway.telemetry import Telemetry
 
-__all__ = ["Read", "Run", "Trajectories"]
+__all__ = ["OWN", "Read", "Run", "Trajectories"]
+
+OWN = "~"
+"""Streams of our own begin so; no run can have such a name."""
 
 Read = tuple[str, str, str, str, str, int | None]
 """A read as it is observed: tool, operation, method, path, outcome, status."""
@@ -46,6 +53,7 @@ _CLOSED_KEPT = 256
 _PAGE = 500
 _TOGETHER = 50
 _REFUSING_RUNS = 4096
+_OUTCOMES = (StepCommitted, StepFailed, StepInDoubt)
 _READS = 64
 
 READS_S = 0.1
@@ -78,9 +86,12 @@ class Run:
         return f"<Run {self.state.id} {self.state.phase} version={self.state.version} busy={len(self.busy)}>"
 
     def changed(self) -> asyncio.Future[None]:
-        """Return a future that is done at the next record of this run."""
+        """Return a future that is done at the next record of this run, or when it is lost; at once if it is."""
         future = asyncio.get_running_loop().create_future()
-        self._watchers.append(future)
+        if self.is_lost:
+            future.set_result(None)
+        else:
+            self._watchers.append(future)
         return future
 
     def notify(self) -> None:
@@ -123,8 +134,10 @@ class Trajectories:
         self._reads: dict[str, list[tuple[str, str, str, str, str, int | None, int]]] = {}
         self._reads_timer: asyncio.TimerHandle | None = None
         self._refusals: dict[str, Counter[tuple[str, str, str]]] = {}
+        self._decisions: dict[str, Counter[tuple[str, str, str, bool]]] = {}
         self._attentive: set[str] = set()
         self.on_unwinding: Callable[[], None] = lambda: None
+        self.on_phase: Callable[[str, Phase], None] = lambda name, phase: None
         self.on_finalizing: Callable[[str], None] = lambda name: None
         self.on_notice: Callable[[], None] = lambda: None
 
@@ -169,7 +182,7 @@ class Trajectories:
         """Return a run by name, open or closed, or None if it was never opened.
 
         Raises:
-            JournalUnavailable: it is not in memory and cannot be read.
+            JournalUnavailable: it is not in memory and cannot be read, or what only memory knows of it cannot be written.
         """
         run = self._runs.get(name) or self._closed.get(name)
         if run is not None and not run.is_lost:
@@ -178,7 +191,10 @@ class Trajectories:
         if loading is None:
             loading = self._loading[name] = asyncio.ensure_future(self._load(name))
             loading.add_done_callback(lambda _: self._loading.pop(name, None))
-        return await asyncio.shield(loading)
+        run = await asyncio.shield(loading)
+        if run is not None and run.is_lost:
+            raise JournalUnavailable(f"run {name} has to be read again after a failed write")
+        return run
 
     async def named(self, name: str, opening: Open) -> Run | Refusal:
         """Return the run of that name, made (in memory, until its first record) if it is unknown."""
@@ -268,14 +284,12 @@ class Trajectories:
     async def decided(self, run: Run, command: Command) -> Refusal | None:
         """Decide a command, and return once what follows is durable; or return why it is not legal.
 
+        Where nothing follows, it returns once that is durable which made it so.
+
         Raises:
             JournalUnavailable: it may not be durable; the run has to be read again.
         """
-        verdict = self.decide(run, command)
-        if isinstance(verdict, Refusal):
-            return verdict
-        await asyncio.shield(verdict)
-        return None
+        return await self.recorded(run, decide(run.state, command))
 
     async def durable(self, run: Run) -> Run:
         """Return the run once everything it shows is on disk: nobody is told what a crash could take back.
@@ -301,6 +315,8 @@ class Trajectories:
             await asyncio.shield(self.record(run, records))
         elif run.pending:
             await asyncio.wait(set(run.pending))
+            if run.is_lost:
+                raise JournalUnavailable(f"run {run.state.id} has to be read again after a failed write")
         return None
 
     def record(
@@ -349,9 +365,10 @@ class Trajectories:
         if state.in_doubt or state.id in self._doubtful:
             self._note_doubt(state)
         run.pending.add(future)
-        future.add_done_callback(partial(self._appended, run, records, lazy))
         if state.phase is not phase or before == 0 or state.is_open is not was_open:
             self._telemetry.trajectory_changed(state.id, state.phase.value, state.reason)
+            if state.phase is not phase:
+                self.on_phase(state.id, state.phase)
             if state.is_open:
                 self._file(run)
             else:
@@ -359,6 +376,10 @@ class Trajectories:
         if state.needs_attention or state.id in self._attentive:
             self._attend(run)
         run.notify()
+        if future.done():  # refused at once: nobody may find the run before it is known to be lost
+            self._appended(run, records, lazy, future)
+        else:
+            future.add_done_callback(partial(self._appended, run, records, lazy))
         return future
 
     def delivered(self, name: str, number: int) -> None:
@@ -391,6 +412,11 @@ class Trajectories:
         """Count a refusal for the run's audit; `flush_refusals` writes the counts."""
         if name in self._refusals or len(self._refusals) < _REFUSING_RUNS:
             self._refusals.setdefault(name, Counter())[(code.value, tool, operation)] += 1
+
+    def note_decision(self, name: str, rule: str, effect: str, operation: str, *, is_shadow: bool) -> None:
+        """Count what a rule decided about a call of the run, or would have; written with the refusals."""
+        if name in self._decisions or len(self._decisions) < _REFUSING_RUNS:
+            self._decisions.setdefault(name, Counter())[(rule, effect, operation, is_shadow)] += 1
 
     def note_read(self, run: Run, read: Read) -> None:
         """Record a read, lazily. One that does not open the run waits for others, `READS_S` at most."""
@@ -427,7 +453,7 @@ class Trajectories:
         return [ReadsObserved(reads=reads)] if run.state.is_open else []
 
     def flush_refusals(self) -> None:
-        """Write the refusals counted since the last time, lazily, one record a run; reads that wait, too."""
+        """Write the refusals and decisions counted since the last time, lazily, one record a run; reads that wait, too."""
         self.flush_reads()
         refusals, self._refusals = self._refusals, {}
         for name, counts in refusals.items():
@@ -435,6 +461,12 @@ class Trajectories:
             if run is not None and not run.is_lost:
                 told = [(code, tool, operation, count) for (code, tool, operation), count in counts.items()]
                 self.record(run, [RefusalsObserved(refusals=told)], lazy=True)
+        decisions, self._decisions = self._decisions, {}
+        for name, rules in decisions.items():
+            run = self._runs.get(name) or self._closed.get(name)
+            if run is not None and not run.is_lost:
+                said = [(*decision, count) for decision, count in rules.items()]
+                self.record(run, [PolicyObserved(decisions=said)], lazy=True)
 
     @property
     def has_aside(self) -> bool:
@@ -468,20 +500,28 @@ class Trajectories:
         aside = self._aside.setdefault(run.state.id, {})
         for record in records:
             match record:
-                case StepIntended() if not is_lazy:
+                case StepIntended() | StepReleased() if not is_lazy:
                     aside[record.step] = StepFailed(
                         step=record.step, fault="none", detail="never sent: its intent could not be written"
                     )
                 case StepCommitted() | StepFailed() | StepInDoubt():
                     aside[record.step] = record
+                case StepDeferred():
+                    aside[record.step] = StepFailed(
+                        step=record.step, fault=record.fault, detail=record.detail, status=record.status
+                    )
         if not aside:
             del self._aside[run.state.id]
 
     def _record_late(self, lost: Run, records: Sequence[Record]) -> asyncio.Future[None]:
-        """Record the outcome of a step that began before its run was lost: in the run read anew, or once it is."""
+        """Record the outcome of a step that began before its run was lost: in the run read anew, or once it is.
+
+        Anything else was decided on what was lost, and has to be decided anew.
+        """
         run = self._runs.get(lost.state.id)
-        if run is not None and not run.is_lost:
-            return self.record(run, [record for record in records if _fits(lost, run, record)])
+        if run is not None and not run.is_lost and all(isinstance(record, _OUTCOMES) for record in records):
+            late = [amount for record in records if _fits(lost, run, record) for amount in _amounts(run.state, record)]
+            return self.record(run, late)
         self._set_aside(lost, records, is_lazy=False)
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         failed.set_exception(JournalUnavailable(f"run {lost.state.id} has to be read again after a failed write"))
@@ -546,7 +586,7 @@ class Trajectories:
         while heads := await self.journal.open_heads(after, _PAGE):
             for start in range(0, len(heads), _TOGETHER):
                 # Several at a time, so that reading one overlaps with folding another; few, so that calls get their turn.
-                page = heads[start : start + _TOGETHER]
+                page = [head for head in heads[start : start + _TOGETHER] if not head.stream.startswith(OWN)]
                 runs = await asyncio.gather(*(self.find(head.stream) for head in page))
                 found.extend(run for run in runs if run is not None)
             after = heads[-1].stream
@@ -574,10 +614,12 @@ class Trajectories:
             except (UnknownRecord, IllegalRecord) as error:
                 raise JournalCorrupt(f"record {number} of run {name} cannot be used: {error}") from error
         run = Run(state, None, self._clock.now())
-        if lost is not None:
+        if lost is not None and state.is_open:
             run.busy = lost.busy
             self._replace(lost, run)
         elif not state.is_open:
+            if lost is not None:
+                self._drop(lost)
             self._closed[name] = run
             if len(self._closed) > _CLOSED_KEPT:
                 self._closed.popitem(last=False)
@@ -598,12 +640,14 @@ class Trajectories:
         run = Run(state, lost.opening, self._clock.now())
         self._aside.pop(state.id, None)
         self._replace(lost, run)
+        self._note_doubt(state)
+        self._file(run)
+        self._attend(run)
         return run
 
     def _replace(self, lost: Run, run: Run) -> None:
         name = lost.state.id
-        if run.state.is_open:
-            self._runs[name] = run
+        self._runs[name] = run
         siblings = self._implicit.get(lost.state.agent, [])
         for index, sibling in enumerate(siblings):
             if sibling is lost:
@@ -614,9 +658,13 @@ class Trajectories:
         aside = self._aside.pop(run.state.id, {})
         steps = run.state.steps
         unknown = [n for n in sorted(run.state.in_flight) if n in aside or n not in run.busy]
-        records: list[Record] = [aside.get(number) or _crashed(number) for number in unknown]
-        records += [record for n, record in aside.items() if n in steps and steps[n].state is StepState.IN_DOUBT]
-        self.record(run, records)
+        known: list[Record] = [aside.get(number) or _crashed(number) for number in unknown]
+        known += [
+            record
+            for n, record in aside.items()
+            if n in steps and steps[n].state is StepState.IN_DOUBT and not isinstance(record, StepInDoubt)
+        ]
+        self.record(run, [amount for record in known for amount in _amounts(run.state, record)])
 
 
 def _intended(staged: StepStaged) -> StepIntended:
@@ -638,6 +686,13 @@ def _intended(staged: StepStaged) -> StepIntended:
     )
 
 
+def _amounts(state: Trajectory, record: Record) -> list[Record]:
+    """Return what an outcome amounts to in a run that was read anew: past its pivot a failure is not the end of a step."""
+    if not isinstance(record, _OUTCOMES):
+        return [record]
+    return outcome_records(state, record, is_ours=record.step in state.released)
+
+
 def _crashed(number: int) -> StepInDoubt:
     return StepInDoubt(
         step=number, fault="crash", detail="the gateway stopped after the intent was written and before the outcome was"
@@ -651,12 +706,13 @@ def _done() -> asyncio.Future[None]:
 
 
 def _fits(lost: Run, run: Run, record: Record) -> bool:
-    if not isinstance(record, StepCommitted | StepFailed | StepInDoubt):
+    if not isinstance(record, _OUTCOMES):
         return False
     before, now = lost.state.steps.get(record.step), run.state.steps.get(record.step)
     if before is None or now is None or before.key != now.key:
         return False
-    return now.state in (StepState.INTENDED, StepState.IN_DOUBT)
+    is_doubtful = now.state is StepState.IN_DOUBT and not isinstance(record, StepInDoubt)
+    return now.state is StepState.INTENDED or is_doubtful
 
 
 def _opens(records: Sequence[Record]) -> bool:

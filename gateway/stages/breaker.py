@@ -9,13 +9,13 @@ from dataclasses import asdict
 
 from gateway.clock import Clock
 from gateway.core.breaker import Breaker, BreakerRefusal, Permit, Reason, Transition, Verdict, verdict_of
-from gateway.core.call import Call, Handler
+from gateway.core.call import Call, Handler, Lane
 from gateway.core.codes import Code
 from gateway.core.manifest import Tier
 from gateway.core.message import Body, Reply
 from gateway.core.outcome import Outcome, Refusal, Rejected
 from gateway.core.tool import Catalog, ToolSpec
-from gateway.egress import StreamBroken
+from gateway.egress import StreamBroken, StreamCut
 from gateway.telemetry import Telemetry
 
 __all__ = ["REMEMBERED", "BreakerStage"]
@@ -172,8 +172,9 @@ class _WatchedBody:
         try:
             async for chunk in self._body.chunks():
                 yield chunk
-        except StreamBroken:
-            self._broke()
+        except StreamBroken as error:
+            if not isinstance(error, StreamCut):
+                self._broke()
             raise
 
     async def aclose(self) -> None:
@@ -193,9 +194,14 @@ def _may_be_canary(call: Call) -> bool:
 
     Writes that can be undone may, and those of unmanaged tools too: a tool that is only ever written to would else never
     be found healed (docs/adr/0007-canaries.md). An irreversible call that was sent already and is in doubt may, under a
-    key that the tool honours: sending it again is how the doubt is settled, and nobody else may come who could try.
+    key that the tool honours: sending it again is how the doubt is settled, and nobody else may come who could try. So may
+    one that a run past its pivot has to send, where a doubt about it could be settled (docs/adr/0100-owed-canaries.md).
     """
-    return call.operation.tier is not Tier.PIVOT or (call.is_in_doubt and call.tool.idempotency is not None)
+    if call.operation.tier is not Tier.PIVOT:
+        return True
+    if call.lane is Lane.FINALIZATION:
+        return call.tool.idempotency is not None or call.operation.probe is not None
+    return call.is_in_doubt and call.tool.idempotency is not None
 
 
 _DETAILS = {

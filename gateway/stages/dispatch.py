@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import asyncio
+from typing import NamedTuple, cast
 
 from gateway.clock import Clock
 from gateway.core.call import Call, Lane
 from gateway.core.headers import Sieve
 from gateway.core.manifest import KeyFormat
-from gateway.core.message import Headers, Reply, Request
+from gateway.core.message import BytesBody, Headers, Reply, Request
 from gateway.core.outcome import Outcome, Rejected
 from gateway.core.tool import Operation, ToolSpec
 from gateway.core.verdict import classify
 from gateway.egress import Egress, Timings
 from gateway.egress.framing import never_passed
+from gateway.stages.flights import Cuttable, Flights, cut_off, quarantined
 from gateway.telemetry import CONTEXT_HEADERS, Telemetry, outgoing
 
 __all__ = ["Dispatch"]
@@ -22,8 +24,16 @@ __all__ = ["Dispatch"]
 class Dispatch:
     """The end of the pipeline: one attempt at the tool."""
 
-    def __init__(self, egress: Egress, clock: Clock, telemetry: Telemetry, marks: Headers = ()) -> None:
+    def __init__(
+        self,
+        egress: Egress,
+        clock: Clock,
+        telemetry: Telemetry,
+        marks: Headers = (),
+        flights: Flights | None = None,
+    ) -> None:
         """`marks` are put on every request, so that it can be seen to have come through here."""
+        self._flights = Flights() if flights is None else flights
         self._marks = marks
         self._egress = egress
         self._clock = clock
@@ -32,17 +42,28 @@ class Dispatch:
 
     async def __call__(self, call: Call) -> Outcome:
         """Send once and return what became of it."""
+        flights = self._flights
+        state = flights.state
+        if (state.runs or state.agents) and (quarantine := flights.severed(call)) is not None:
+            return Rejected(quarantined(call, quarantine))
         started = self._clock.now()
         span = self._telemetry.attempt_started(call)
+        flights.flying[call] = asyncio.current_task()
         try:
             exchange = await self._egress.send(call.tool, self._request(call), self._timings(call, started))
             call.exchange_s = self._clock.now() - started
             outcome = classify(exchange, call.tool, call.operation, self._clock.at())
             if isinstance(exchange, Reply) and (isinstance(outcome, Rejected) or outcome.reply is not exchange):
                 await exchange.aclose()
+            elif isinstance(exchange, Reply) and type(exchange.body) is not BytesBody and hasattr(exchange.body, "cut"):
+                flights.streams(call, cast(Cuttable, exchange.body))
         except BaseException as error:
-            self._telemetry.attempt_finished(span, call, error, self._clock.now() - started)
-            raise
+            if not isinstance(error, asyncio.CancelledError) or not flights.was_cut(call):
+                self._telemetry.attempt_finished(span, call, error, self._clock.now() - started)
+                raise
+            outcome = cut_off(call, flights.severed(call) or "lifted since")
+        finally:
+            del flights.flying[call]
         self._telemetry.attempt_finished(span, call, outcome, self._clock.now() - started)
         return outcome
 
@@ -62,9 +83,9 @@ class Dispatch:
         if call.traceparent is not None:
             headers += outgoing(call)
         headers += self._marks
-        if is_write:
-            if dress.key is not None and call.key is not None:
-                headers += ((dress.key, _written(call.key, dress.form)),)
+        if is_write and dress.key is not None and call.key is not None:
+            headers += ((dress.key, _written(call.key, dress.form)),)
+        if is_write or operation.artifacts is not None:
             headers += dress.coding
         return Request(
             request.method,
@@ -85,9 +106,15 @@ class Dispatch:
         keys, of_reads = tool.idempotency, never_passed(tool) | CONTEXT_HEADERS
         key = None if keys is None else keys.header.encode("ascii")
         # Expressions that read the answer need it in a coding that we can undo.
-        is_read_by_us = operation.compensator is not None or operation.postcondition is not None
+        artifacts = operation.artifacts
+        is_read_by_us = (
+            operation.compensator is not None
+            or operation.postcondition is not None
+            or (artifacts is not None and artifacts.has_answer_names)
+        )
         coding = ((b"Accept-Encoding", b"identity"),) if is_read_by_us else ()
         of_writes = of_reads | {name.lower() for name, _ in coding}
+        of_reads = of_reads if artifacts is None else of_writes
         of_keyed = of_writes | ({key.lower()} if key else set())
         form = keys.format if keys else KeyFormat.RAW
         dress = self._dresses[operation] = _Dress(

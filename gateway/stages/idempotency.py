@@ -165,7 +165,11 @@ class IdempotencyStage:
                     return _conflict(call, step)
                 run.busy.add(step.number)
                 call.step, call.key = step.number, step.key
-                return await self._lead(call, proceed, flight_key)
+                try:
+                    return await self._lead(call, proceed, flight_key)
+                finally:
+                    run.busy.discard(step.number)
+                    run.notify()
             case Mismatch(step):
                 return Rejected(Refusal(
                     code=Code.IDEMPOTENCY_MISMATCH, dependency=call.tool.name,
@@ -237,6 +241,8 @@ class IdempotencyStage:
     async def _recorded(self, run: Run, number: int) -> StepCommitted:
         for pending in list(run.pending):
             await asyncio.wait((pending,))
+            if not pending.cancelled() and pending.exception() is not None:
+                raise JournalUnavailable(f"run {run.state.id} has to be read again after a failed write")
         for entry in reversed(await self._journal.read(run.state.id)):
             if entry.kind == StepCommitted.__name__:
                 record = decode(entry.kind, entry.data)

@@ -93,7 +93,7 @@ class RetryStage:
 
     async def _settled(self, call: Call, proceed: Handler, budget: RetryBudget, doubt: InDoubt) -> Outcome:
         """Ask about the attempt that was just given up. Returns the doubt itself if that does not settle it."""
-        if call.operation.probe is None or call.operation.is_read:
+        if call.operation.probe is None or call.operation.is_read or _is_cut(doubt):
             return doubt
         given_up = self._clock.now() + still_working_s(doubt.fault, call.operation)
         answer = await self._settle(call, proceed, given_up, self._purse(budget))
@@ -174,7 +174,7 @@ class RetryStage:
 
     def _remember(self, call: Call, outcome: Outcome) -> None:
         """Note a failure that an agent might now repeat; our own refusals cost the tool nothing and are not noted."""
-        if call.lane is not Lane.FORWARD or isinstance(outcome, Rejected):
+        if call.lane is not Lane.FORWARD or isinstance(outcome, Rejected) or _is_cut(outcome):
             return
         if isinstance(outcome, Failed | InDoubt) and outcome.fault not in _WORKING:
             self._recent.note((call.agent, call.action), self._clock.now())
@@ -187,6 +187,12 @@ class RetryStage:
         if budget is None:
             budget = self._budgets[key] = RetryBudget(tool.retry.budget_floor, self._clock.now())
         return budget
+
+
+def _is_cut(outcome: Outcome) -> bool:
+    """Whether we broke the call off ourselves, because its run is quarantined."""
+    refusal = outcome.refusal if isinstance(outcome, Failed | InDoubt) else None
+    return refusal is not None and refusal.code is Code.QUARANTINED
 
 
 def _key_until(call: Call) -> float | None:

@@ -12,7 +12,7 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.core.backoff import full_jitter
@@ -24,6 +24,8 @@ from gateway.storm.scenario import LoadSettings, Scenario
 __all__ = ["Alone", "Generator"]
 
 CONNECTIONS = 1024
+_PASSING = ("failed:408", "failed:429")
+"""Answers that a client sends again after, though they say that the fault is its own."""
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
 
@@ -48,7 +50,8 @@ class Generator:
 
     Args:
         scenario: what they call, and when.
-        where: (host, port, path in front of every target) for each tool.
+        where: (host, port, path in front of every target) for each tool, once for each gateway; agents are spread over
+            them.
         alone: how they behave without a gateway; None with one.
         seed: where chance begins.
         patience_s: how long a call may take at all.
@@ -57,22 +60,24 @@ class Generator:
     def __init__(
         self,
         scenario: Scenario,
-        where: Mapping[str, tuple[str, int, str]],
+        where: Sequence[Mapping[str, tuple[str, int, str]]],
         alone: Alone | None,
         seed: int,
         patience_s: float,
     ) -> None:
         self._scenario, self._where, self._alone, self._seed = scenario, where, alone, seed
         self._patience_s = patience_s
-        self._pools: dict[str, _Pool] = {tool: _Pool(host, port) for tool, (host, port, _) in where.items()}
+        self._pools = [{tool: _Pool(host, port) for tool, (host, port, _) in one.items()} for one in where]
         self._numbers = itertools.count()
         self._chance = random.Random(seed)  # noqa: S311 - jitter
         self._recording = Recording()
         self._began = 0.0
+        self.told: dict[str, set[int]] = {}
+        """Calls with an effect that were told of success, by tool."""
 
     async def warm(self, connections: int = 32) -> None:
         """Open connections, so that the first calls do not pay for them."""
-        await asyncio.gather(*(pool.warm(connections) for pool in self._pools.values()))
+        await asyncio.gather(*(pool.warm(connections) for pools in self._pools for pool in pools.values()))
 
     async def run(self, began: float) -> Recording:
         """Make every call; `began` is the loop's time that everything counts from."""
@@ -85,8 +90,9 @@ class Generator:
         finally:
             for task in self._tasks:
                 task.cancel()
-            for pool in self._pools.values():
-                pool.close()
+            for pools in self._pools:
+                for pool in pools.values():
+                    pool.close()
         return self._recording
 
     def _now(self) -> float:
@@ -95,53 +101,62 @@ class Generator:
     async def _load(self, index: int, load: LoadSettings) -> None:
         agents, seconds = names(load), self._scenario.seconds
         if load.arrive == "loop":
-            lanes = [name for name in agents for _ in range(load.lanes)]
-            await asyncio.gather(*(self._agent(load, name) for name in lanes))
+            lanes = [(which, name) for which, name in enumerate(agents) for _ in range(load.lanes)]
+            await asyncio.gather(*(self._agent(load, which, name) for which, name in lanes))
             return
         for number, due in enumerate(due_times(load, seconds, source_of(self._scenario, self._seed, index))):
             if (wait_s := due - self._now()) > 0:
                 await asyncio.sleep(wait_s)
-            task = asyncio.get_running_loop().create_task(self._call(load, agents[number % len(agents)], due))
+            which = number % len(agents)
+            task = asyncio.get_running_loop().create_task(self._call(load, which, agents[which], due))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _agent(self, load: LoadSettings, name: str) -> None:
+    async def _agent(self, load: LoadSettings, which: int, name: str) -> None:
         start, end = whole(load, self._scenario.seconds)
         await asyncio.sleep(max(0.0, start - self._now()))
         while (now := self._now()) < end:
-            await self._call(load, name, now)
+            await self._call(load, which, name, now)
             await asyncio.sleep(max(load.think, 0.0005))
 
-    async def _call(self, load: LoadSettings, name: str, due: float) -> None:
+    async def _call(self, load: LoadSettings, which: int, name: str, due: float) -> None:
         method, _, target = load.request.partition(" ")
         mark = "&" if "?" in target else "?"
         number = next(self._numbers)
-        prefix = self._where[load.tool][2]
-        line = f"{method} {prefix}{target}{mark}call={number} HTTP/1.1\r\nHost: storm\r\nSeawall-Agent: {name}\r\n\r\n"
-        for _ in range(load.insists + 1):
-            outcome = await self._attempts(load.tool, line.encode())
+        gateway = which % len(self._where)
+        prefix, pool = self._where[gateway][load.tool][2], self._pools[gateway][load.tool]
+        line = f"{method} {prefix}{target}{mark}call={number} HTTP/1.1\r\nHost: storm\r\nSeawall-Agent: {name}\r\n"
+        has_effect = method not in ("GET", "HEAD")
+        line += f"Idempotency-Key: storm-{self._seed}-{number}\r\nContent-Length: 0\r\n\r\n" if has_effect else "\r\n"
+        for repeat in range(load.insists + 1):
+            if repeat and load.pause:
+                await asyncio.sleep(load.pause)
+                due = self._now()
+            outcome = await self._attempts(pool, line.encode())
             now = self._now()
             self._recording.calls.add(due, now, load.tool, name, outcome)
             if outcome == "success":
+                if has_effect:
+                    self.told.setdefault(load.tool, set()).add(number)
                 return
             due = now
 
-    async def _attempts(self, tool: str, request: bytes) -> str:
+    async def _attempts(self, pool: _Pool, request: bytes) -> str:
         if self._alone is None:
-            return await self._once(tool, request, self._patience_s)
+            return await self._once(pool, request, self._patience_s)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._alone.call_s
         for attempt in itertools.count(1):
-            outcome = await self._once(tool, request, min(self._alone.attempt_s, deadline - loop.time()))
+            outcome = await self._once(pool, request, min(self._alone.attempt_s, deadline - loop.time()))
             wait_s = self._alone.wait_s(attempt, self._chance.random())
             is_over = attempt >= self._alone.retry.attempts or loop.time() + wait_s > deadline
-            if outcome == "success" or outcome.startswith("failed:4") or is_over:
+            is_final = outcome == "success" or (outcome.startswith("failed:4") and outcome not in _PASSING)
+            if is_final or is_over:
                 return outcome
             await asyncio.sleep(wait_s)
         raise AssertionError("unreachable")
 
-    async def _once(self, tool: str, request: bytes, patience_s: float) -> str:
-        pool = self._pools[tool]
+    async def _once(self, pool: _Pool, request: bytes, patience_s: float) -> str:
         if pool.out >= CONNECTIONS:
             self._recording.skipped += 1
             return "failed:skipped"

@@ -14,7 +14,7 @@ import json
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -23,6 +23,7 @@ import aiohttp
 
 from gateway.core.tool import Catalog
 from gateway.storm.children import Child, start_python
+from gateway.storm.gateways import Gateways
 from gateway.storm.generator import Alone, Generator
 from gateway.storm.policy import catalog_of, manifest_for
 from gateway.storm.recording import Recording
@@ -87,36 +88,31 @@ async def run_live(
         async with _world(scenario, seed, folder) as world:
             catalog = catalog_of(manifest_for(scenario, policy))
             if set(policy.without) >= _PARTS:
-                generator = Generator(scenario, world.places(), _alone(catalog, policy), seed, _patience_s(catalog))
+                generator = Generator(scenario, [world.places()], _alone(catalog, policy), seed, _patience_s(catalog))
                 return await world.storm(generator, None, progress)
             manifest = manifest_for(scenario, policy, world.upstreams())
-            child, url, control = await _start(front, folder, world.upstreams(), manifest)
+            if front is not None:
+                process, url = await front(folder, world.upstreams(), manifest)
+                try:
+                    generator = Generator(scenario, [_places(url, scenario)], None, seed, _patience_s(catalog))
+                    return await world.storm(generator, None, progress)
+                finally:
+                    await process.stop()
+            gateways = Gateways(folder, manifest, policy.journal)
             try:
-                generator = Generator(scenario, _places(url, scenario), None, seed, _patience_s(catalog))
-                return await world.storm(generator, control, progress)
+                await gateways.start(scenario.gateways)
+                places = [_places(url, scenario) for url in gateways.urls]
+                return await world.storm(
+                    Generator(scenario, places, None, seed, _patience_s(catalog)), gateways, progress
+                )
             finally:
-                await child.stop()
-
-
-async def _start(
-    front: Front | None, folder: Path, upstreams: Mapping[str, str], manifest: str
-) -> tuple[Process, str, str | None]:
-    if front is not None:
-        process, url = await front(folder, upstreams, manifest)
-        return process, url, None
-    path = folder / "manifest.yaml"
-    path.write_text(manifest)
-    child = await start_python(
-        "gateway", "serve", "--manifest", str(path), "--data", str(folder / "data"),
-        "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", log=folder / "gateway.log",
-    )  # fmt: skip
-    return child, f"{child.told['listen']}/{{tool}}", child.told["control"]
+                await gateways.stop()
 
 
 async def _against(scenario: Scenario, seed: int, url: str, progress: Callable[[float], None]) -> Recording:
     """Storm a gateway that runs already. What goes wrong with its tools is its owner's to arrange."""
     patience_s = 120.0
-    generator = Generator(scenario, _places(f"{url.rstrip('/')}/{{tool}}", scenario), None, seed, patience_s)
+    generator = Generator(scenario, [_places(f"{url.rstrip('/')}/{{tool}}", scenario)], None, seed, patience_s)
     async with _told(progress, scenario.seconds):
         await generator.warm()
         return await generator.run(asyncio.get_running_loop().time())
@@ -136,20 +132,44 @@ class _World:
         """Return where each tool is."""
         return {name: _place(url) for name, url in self.upstreams().items()}
 
-    async def storm(self, generator: Generator, control: str | None, progress: Callable[[float], None]) -> Recording:
-        """Let the storm happen."""
+    async def storm(
+        self, generator: Generator, gateways: Gateways | None, progress: Callable[[float], None]
+    ) -> Recording:
+        """Let the storm happen.
+
+        Raises:
+            RuntimeError: a gateway that was killed did not start again.
+        """
         await generator.warm()
         loop = asyncio.get_running_loop()
         began, origin = loop.time() + 0.05, time.monotonic() + 0.05
         await self._sink.ask({"begin": origin})
         await asyncio.sleep(max(0.0, began - loop.time()))
         await self._post("/script", [act for fault in self._scenario.faults for act in _acts(fault)])
-        watch = _Watch(self._http, control, began)
+        watch = _Watch(self._http, gateways.controls if gateways is not None else [], began)
         async with _told(progress, self._scenario.seconds), watch:
-            recording = await generator.run(began)
+            if gateways is None:
+                recording = await generator.run(began)
+            else:
+                recording, _ = await asyncio.gather(
+                    generator.run(began), gateways.kill_as_told(self._scenario.faults, began)
+                )
+                recording.kills = gateways.kills
         recording.moves = watch.recording.moves
+        recording.toll = await self._toll(generator.told)
         await self._arrivals(recording, origin)
         return recording
+
+    async def _toll(self, told: Mapping[str, Set[int]]) -> dict[str, int]:
+        """Return what the tools' ledgers say, against what the agents were told."""
+        toll: Counter[str] = Counter(effects=0, doubled=0, lost=0, unclaimed=0)
+        for tool, rows in (await self._sink.ask({"ledger": True})).items():
+            ledger, claimed = dict(rows), told.get(tool, set())
+            toll["effects"] += sum(ledger.values())
+            toll["doubled"] += sum(count - 1 for count in ledger.values())
+            toll["lost"] += len(claimed - ledger.keys())
+            toll["unclaimed"] += len(ledger.keys() - claimed)
+        return dict(toll)
 
     async def _post(self, path: str, document: object) -> None:
         async with self._http.post(f"http://{self._links.told['api']}{path}", json=document) as answer:
@@ -168,35 +188,35 @@ class _World:
 
 
 class _Watch:
-    """Looks at the gateway's breakers many times a second, and notes what changed."""
+    """Looks at the gateways' breakers many times a second, and notes what changed."""
 
-    def __init__(self, http: aiohttp.ClientSession, control: str | None, began: float) -> None:
-        self._http, self._control, self._began = http, control, began
-        self._states: dict[str, str] = {}
+    def __init__(self, http: aiohttp.ClientSession, controls: Sequence[str], began: float) -> None:
+        self._http, self._controls, self._began = http, controls, began
+        self._states: dict[tuple[int, str], str] = {}
         self.recording = Recording()
 
     async def __aenter__(self) -> _Watch:
-        self._task = asyncio.ensure_future(self._look()) if self._control is not None else None
+        self._tasks = [asyncio.ensure_future(self._look(*one)) for one in enumerate(self._controls)]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _look(self) -> None:
+    async def _look(self, number: int, control: str) -> None:
         loop = asyncio.get_running_loop()
         while True:
             with contextlib.suppress(aiohttp.ClientError, ValueError):
-                async with self._http.get(f"{self._control}/api/v1/breakers") as answer:
+                async with self._http.get(f"{control}/api/v1/breakers") as answer:
                     breakers = await answer.json()
                 for tool, told in breakers.items():
-                    before, state = self._states.get(tool, "closed"), str(told["state"])
+                    before, state = self._states.get((number, tool), "closed"), str(told["state"])
                     if state != before:
-                        self._states[tool] = state
+                        self._states[number, tool] = state
                         cause = "healed" if state == "closed" else "seen"
                         wait_s = float(told.get("cooldown_s") or 0.0)
-                        self.recording.moves.add(loop.time() - self._began, 0, tool, state, cause, wait_s)
+                        self.recording.moves.add(loop.time() - self._began, number, tool, state, cause, wait_s)
             await asyncio.sleep(_POLL_S)
 
 
@@ -239,7 +259,7 @@ _TOXICS = {"hang": "hang_before", "error": "status", "reset": "reset_before"}
 
 def _acts(fault: FaultSettings) -> list[dict[str, object]]:
     """Return what the fault proxy does at the beginning and at the end of a fault."""
-    if fault.kind == "slow":
+    if fault.kind in ("slow", "kill"):
         return []
     if fault.kind == "down":
         return [

@@ -7,6 +7,11 @@ Definitions, the same for both engines:
     recovery_s      from the end of the trigger to the first call from which on, for three seconds, 95 % of calls due
                     succeed; infinite if there is none
     retained        successes a second after the trigger (from 10 s after it), relative to before it
+    goodput_peak_per_s    successes in the best second
+    toll            by the tools' own ledgers, for calls that have an effect: `effects`; `doubled`, effects beyond the
+                    first of a call; `lost`, calls that were told of success and have no effect; `unclaimed`, calls that
+                    have an effect and were never told of success
+    back_*_ms       from a kill until the gateway listens again
     peak            the busiest bin of arrivals, as a rate; bins of 1, 2, 10, 100 and 1,000 ms
 
 Phases: `before`, `during` and `after` the trigger, by the time a call was due; a scenario without faults has none.
@@ -43,6 +48,13 @@ def measure(recording: Recording, scenario: Scenario) -> Figures:
     figures["canaries"] = sum(trials > 0 for trials in recording.attempts.half_open)
     figures["canaries_at_once"] = max(recording.attempts.half_open, default=0)
     figures["cooldowns_s"] = [round(wait, 3) for wait in recording.moves.cooldown_s if wait > 0]
+    figures["toll"] = dict(recording.toll)
+    figures["kills"] = len(recording.kills)
+    if recording.kills.back_s:
+        back_s = sorted(recording.kills.back_s)
+        figures["back_p50_ms"] = 1000 * percentile(back_s, 0.50)
+        figures["back_p99_ms"] = 1000 * percentile(back_s, 0.99)
+        figures["back_max_ms"] = 1000 * back_s[-1]
     if trigger is not None:
         start, end = trigger
         figures["before"] = _phase(recording, 0.0, start, max(0.001, start))
@@ -85,6 +97,9 @@ def _figures(calls: Sequence[tuple[float, float, str, str, str]], arrivals: Sequ
         "amplification": len(arrivals) / len(calls) if calls else 0.0,
         "goodput_share": outcomes["success"] / len(calls) if calls else 0.0,
         "goodput_per_s": outcomes["success"] / seconds,
+        "goodput_peak_per_s": max(
+            Counter(math.floor(row[1]) for row in calls if row[4] == "success").values(), default=0
+        ),
         "succeeded": outcomes["success"],
         "refused": outcomes["refused"],
         "failed": outcomes["failed"],

@@ -335,10 +335,61 @@ def _shares(scenario: Scenario, recordings: Recordings) -> Figure:
     return figure
 
 
+def _ceiling(scenario: Scenario, recordings: Recordings) -> Figure:
+    """Goodput against load that rises."""
+    figure = Figure(figsize=(10, 4.4), layout="constrained")
+    axes = figure.subplots()
+    colours = _colours(recordings)
+    highest = 0.0
+    for name, recording in recordings.items():
+        good = [due for due, _, _, _, outcome in recording.calls.rows() if outcome == "success"]
+        _, offered = _per_second(recording.calls.due, scenario["seconds"], 1.0)
+        _, achieved = _per_second(good, scenario["seconds"], 1.0)
+        highest = max(highest, *offered)
+        axes.plot(
+            offered, achieved, color=colours[name], marker=".", linewidth=2.4 if name == "seawall" else 1.3, label=name
+        )
+    axes.plot([0, highest], [0, highest], color="black", linewidth=0.8, linestyle=":", label="everything succeeds")
+    axes.set(
+        title="What succeeds of what is asked for, as the load rises",
+        xlabel="calls made by agents, a second",
+        ylabel="of these succeeded",
+    )
+    axes.set_xlim(0)
+    axes.set_ylim(0)
+    figure.legend(loc="outside right upper")
+    return figure
+
+
+def _back(scenario: Scenario, recordings: Recordings) -> Figure:
+    """How long the gateway was away after each kill."""
+    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    axes = figure.subplots()
+    colours = _colours(recordings)
+    for name, recording in recordings.items():
+        if recording.kills.at:
+            axes.vlines(recording.kills.at, 0, recording.kills.back_s, color=colours[name], linewidth=1.5, alpha=0.6)
+            axes.plot(
+                recording.kills.at, recording.kills.back_s, "o", color=colours[name],
+                label=f"{name}: {len(recording.kills)} kills, {recording.toll.get('doubled', 0)} doubled effects",
+            )  # fmt: skip
+    axes.set(
+        title="From each SIGKILL until the gateway listens again, its journal recovered",
+        xlabel="second of the storm at which it was killed",
+        ylabel="seconds",
+    )
+    axes.set_xlim(0, scenario["seconds"] * 1.1)
+    axes.set_ylim(0)
+    figure.legend(loc="outside upper center", ncols=3)
+    return figure
+
+
 PLOTS: Mapping[str, Callable[[Scenario, Recordings], Figure]] = {
     "amplification": _amplification,
     "arrivals": _arrivals,
+    "back": _back,
     "breaker": _breaker,
+    "ceiling": _ceiling,
     "flow": _flow,
     "hysteresis": _hysteresis,
     "latency": _latency,

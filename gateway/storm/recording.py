@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Attempts", "Calls", "Moves", "Recording"]
+__all__ = ["Attempts", "Calls", "Kills", "Moves", "Recording"]
 
 
 @dataclass(slots=True)
@@ -90,23 +90,48 @@ class Moves:
 
 
 @dataclass(slots=True)
+class Kills:
+    """SIGKILLs of gateways; `back_s` is from the kill until the gateway listened again, its journal recovered."""
+
+    at: list[float] = field(default_factory=list)
+    gateway: list[int] = field(default_factory=list)
+    back_s: list[float] = field(default_factory=list)
+
+    def add(self, at: float, gateway: int, back_s: float) -> None:
+        """Note one."""
+        self.at.append(at)
+        self.gateway.append(gateway)
+        self.back_s.append(back_s)
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+
+@dataclass(slots=True)
 class Recording:
-    """One storm under one policy. `skipped` are calls that the generator could not send in time."""
+    """One storm under one policy.
+
+    Attributes:
+        skipped: calls that the generator could not send in time.
+        toll: what the tools' own ledgers say of calls that have an effect; see `measure`.
+    """
 
     calls: Calls = field(default_factory=Calls)
     attempts: Attempts = field(default_factory=Attempts)
     moves: Moves = field(default_factory=Moves)
+    kills: Kills = field(default_factory=Kills)
     skipped: int = 0
+    toll: dict[str, int] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
-        """Write everything as lines of JSON, compressed: a line for each call, attempt and move."""
+        """Write everything as lines of JSON, compressed: a line for each call, attempt, move and kill."""
         with path.open("wb") as raw, gzip.GzipFile("", "wb", 5, raw, mtime=0) as file:
-            for kind in ("calls", "attempts", "moves"):
+            for kind in ("calls", "attempts", "moves", "kills"):
                 columns = _columns(getattr(self, kind))
                 for row in zip(*columns.values(), strict=True):
                     line = {"kind": kind[:-1], **dict(zip(columns, map(_short, row), strict=True))}
                     file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
-            file.write(json.dumps({"kind": "end", "skipped": self.skipped}).encode() + b"\n")
+            file.write(json.dumps({"kind": "end", "skipped": self.skipped, "toll": self.toll}).encode() + b"\n")
 
     @classmethod
     def read(cls, path: Path) -> Recording:
@@ -117,7 +142,7 @@ class Recording:
                 row: dict[str, Any] = json.loads(line)
                 kind = row.pop("kind")
                 if kind == "end":
-                    recording.skipped = row["skipped"]
+                    recording.skipped, recording.toll = row["skipped"], row["toll"]
                 else:
                     getattr(recording, kind + "s").add(**row)
         return recording

@@ -69,7 +69,8 @@ class LoadSettings:
     start: Annotated[float, SECONDS, Ge(0), Doc("When the first may come.")] = 0.0
     end: Annotated[float | None, SECONDS, Gt(0), Doc("When no more come; default: the end of the storm.")] = None
     think: Annotated[float, SECONDS, Ge(0), Doc("How long an agent of a loop waits before its next call.")] = 0.0
-    insists: Annotated[int, Ge(0), Doc("How often an agent sends a call again that failed, at once.")] = 0
+    insists: Annotated[int, Ge(0), Doc("How often an agent sends a call again that failed.")] = 0
+    pause: Annotated[float, SECONDS, Ge(0), Doc("How long it waits before it does.")] = 0.0
     request: Annotated[str, Doc("Method and target below the tool.")] = "GET /items"
 
 
@@ -77,16 +78,20 @@ class LoadSettings:
 class FaultSettings:
     """Something that goes wrong with a tool for a while."""
 
-    tool: Annotated[str, MinLen(1), Doc("Tool that it happens to.")]
+    tool: Annotated[str, Doc("Tool that it happens to; none for `kill`.")] = ""
     kind: Annotated[
-        Literal["slow", "hang", "down", "error", "reset"],
+        Literal["slow", "hang", "down", "error", "reset", "kill"],
         Doc(
-            "`down` refuses connections, `error` answers 500, `reset` breaks off after the request, `slow` takes longer."
+            "`down` refuses connections, `error` answers 500, `reset` breaks off after the request, `slow` takes longer; "
+            "`kill` kills the gateways with SIGKILL and starts them again on the same journal (live only)."
         ),
     ]
     start: Annotated[float, SECONDS, Ge(0), Doc("When it begins.")]
     end: Annotated[float, SECONDS, Gt(0), Doc("When it is over.")]
     factor: Annotated[float, Ge(1), Doc("How many times slower.")] = 1.0
+    every: Annotated[
+        float | None, SECONDS, Gt(0), Doc("From being back to the next kill; default: one kill alone.")
+    ] = None
     share: Annotated[float, Gt(0), Le(1), Doc("Share of the calls that it happens to.")] = 1.0
 
 
@@ -104,6 +109,10 @@ class PolicySettings:
     drop_rate: Annotated[bool, Doc("Domains have no rate.")] = False
     anonymous: Annotated[bool, Doc("The gateway sees one and the same agent in everybody.")] = False
     one_domain: Annotated[bool, Doc("All tools share one domain.")] = False
+    journal: Annotated[
+        Literal["sqlite", "memory"],
+        Doc("`memory`: no disk, and nothing survives (live; virtual storms have no journal)."),
+    ] = "sqlite"
     jitter: Annotated[
         Literal["full", "none", "zero"],
         Doc("`none`: always the longest wait, as exponential backoff without jitter; `zero`: no wait at all."),
@@ -207,7 +216,11 @@ def _check(scenario: Scenario, where: Position, problems: Problems) -> None:
             problems.add(where, f"there is no engine `{engine}`", nearest(engine, ("virtual", "live")))
     for fault in scenario.faults:
         if fault.end <= fault.start:
-            problems.add(where, f"a fault of `{fault.tool}` ends before it begins")
+            problems.add(where, f"a fault of `{fault.tool or fault.kind}` ends before it begins")
+        if fault.kind == "kill" and "virtual" in scenario.engines:
+            problems.add(where, "a fault kills gateways, which only real ones can stand", "write `engines: [live]`")
+        if fault.kind != "kill" and not fault.tool:
+            problems.add(where, f"a fault of kind `{fault.kind}` happens to no tool", "name its `tool`")
     for policy in scenario.policies:
         if not policy.isidentifier():
             problems.add(where, f"the policy `{policy}` must be one word of letters, digits and underscores")

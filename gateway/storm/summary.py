@@ -25,6 +25,18 @@ _TROUBLE: tuple[_Row, ...] = (
     ("opened", ("opens",), "d"),
     ("canaries", ("canaries",), "d"),
 )
+_EFFECTS: tuple[_Row, ...] = (
+    ("best second", ("goodput_peak_per_s",), "d"),
+    ("effects", ("toll", "effects"), "d"),
+    ("doubled", ("toll", "doubled"), "d"),
+    ("lost", ("toll", "lost"), "d"),
+    ("unclaimed", ("toll", "unclaimed"), "d"),
+)
+_KILLS: tuple[_Row, ...] = (
+    ("kills", ("kills",), "d"),
+    ("back p50 ms", ("back_p50_ms",), "d"),
+    ("back p99 ms", ("back_p99_ms",), "d"),
+)
 _HERD: tuple[_Row, ...] = (
     ("repeats", ("repeats", "count"), "d"),
     ("mean /s", ("repeats", "mean_per_s"), ".0f"),
@@ -35,8 +47,12 @@ _HERD: tuple[_Row, ...] = (
 def headline(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Return heads and rows of the table that says most about a run: a row for each policy."""
     columns = list(_ALWAYS)
-    if document["scenario"]["faults"]:
+    if any(fault["kind"] != "kill" for fault in document["scenario"]["faults"]):
         columns += _TROUBLE
+    if any((figures.get("toll") or {}).get("effects") for figures in document["figures"].values()):
+        columns += _EFFECTS
+    if any(figures.get("kills") for figures in document["figures"].values()):
+        columns += _KILLS
     heads = ["policy", *(head for head, _, _ in columns)]
     rows = [[name, *(_cell(document, name, path, form) for _, path, form in columns)] for name in document["figures"]]
     return heads, rows

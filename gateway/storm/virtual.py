@@ -177,7 +177,10 @@ class _Storm:
         action = self._actions.to_bytes(8, "big")
         tool, operation, loop = shape.tool, shape.match.operation, self._loop
         handler = self._gateways[number % len(self._gateways)].handler
-        for _ in range(shape.load.insists + 1):
+        for repeat in range(shape.load.insists + 1):
+            if repeat and shape.load.pause:
+                await pause(shape.load.pause)
+                due = loop.now
             call = Call(
                 tool=tool,
                 operation=operation,

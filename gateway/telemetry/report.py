@@ -211,7 +211,7 @@ class Telemetry:
             metrics.refusals[(name, verdict.code)].inc()
         if isinstance(handle, CallSpan):
             call.trace = None
-            self._traces.call_finished(handle, call, verdict)
+            handle.finished(call, verdict)
         if self._is_debug():
             _log.debug("call finished", extra={**_call_fields(call), **_verdict_fields(verdict, seconds)})
         if self.timeline.is_watched:
@@ -224,7 +224,7 @@ class Telemetry:
                 header = call.tool.idempotency.header if call.tool.idempotency and call.key else None
                 self._tell("attempt.started", **_call_fields(call), key=call.key, key_header=header)
             opened = call.trace
-            return self._traces.attempt_started(opened, call) if isinstance(opened, CallSpan) else None
+            return opened.attempt_started(call) if isinstance(opened, CallSpan) else None
         except Exception as error:
             self.background_failed("telemetry.attempt_started", error)
             return None
@@ -241,7 +241,7 @@ class Telemetry:
         tool = self.metrics.tools.get(call.tool.name) or self.metrics.tools.learn(call.tool.name)
         self.metrics.attempts[(tool, verdict.fault)] += 1
         if isinstance(handle, AttemptSpan):
-            self._traces.attempt_finished(handle, call, verdict)
+            handle.finished(verdict)
         if self._is_debug():
             _log.debug("attempt finished", extra={**_call_fields(call), **_verdict_fields(verdict, seconds)})
         if self.timeline.is_watched:

@@ -38,39 +38,51 @@ _FAILED = Status(StatusCode.ERROR)
 
 
 class CallSpan:
-    """The open span of a call, and the context in which its attempts run."""
+    """The open span of a call, and the context in which its attempts run. Only whoever opens spans can make one, so that a
+    call without a span cannot be asked to open one for an attempt."""
 
-    __slots__ = ("context", "span")
+    __slots__ = ("_spans", "context", "span")
 
-    def __init__(self, span: trace.Span) -> None:
+    def __init__(self, span: trace.Span, spans: Spans) -> None:
         self.span = span
         self.context = trace.set_span_in_context(span, Context())
+        self._spans = spans
+
+    def attempt_started(self, call: Call) -> AttemptSpan:
+        """Open the span of an attempt below it, and set what the tool will read."""
+        return self._spans.attempt_started(self, call)
+
+    def finished(self, call: Call, verdict: Verdict) -> None:
+        """Say what became of the call and close its span."""
+        self._spans.call_finished(self, call, verdict)
 
 
 class AttemptSpan:
     """The open span of an attempt; `token` takes it out of the current context again."""
 
-    __slots__ = ("span", "token")
+    __slots__ = ("_token", "span")
 
     def __init__(self, span: trace.Span, token: Token[Context] | None) -> None:
         self.span = span
-        self.token = token
+        self._token = token
+
+    def finished(self, verdict: Verdict) -> None:
+        """Say how the attempt went and close its span."""
+        if self._token is not None:
+            otel_context.detach(self._token)
+        attributes: dict[str, str | int] = {}
+        if verdict.fault != Fault.NONE:
+            attributes["seawall.fault"] = str(verdict.fault)
+        if verdict.status is not None:
+            attributes["http.response.status_code"] = verdict.status
+        _close(self.span, attributes, verdict)
 
 
 class Traces(Protocol):
-    """What the reporter asks of tracing."""
+    """What the reporter asks of tracing; what was opened is asked the rest."""
 
     def call_started(self, call: Call) -> CallSpan | None:
         """Open the call's span if its trace is sampled, and set what the tool will read."""
-
-    def call_finished(self, opened: CallSpan, call: Call, verdict: Verdict) -> None:
-        """Close it."""
-
-    def attempt_started(self, opened: CallSpan, call: Call) -> AttemptSpan:
-        """Open the span of an attempt below it, and set what the tool will read."""
-
-    def attempt_finished(self, opened: AttemptSpan, call: Call, verdict: Verdict) -> None:
-        """Close it."""
 
 
 class PassOn:
@@ -79,16 +91,6 @@ class PassOn:
     def call_started(self, call: Call) -> None:
         """Set what the tool will read."""
         call.traceparent, call.tracestate = incoming(call)
-
-    def call_finished(self, opened: CallSpan, call: Call, verdict: Verdict) -> None:
-        """Nothing was opened."""
-
-    def attempt_started(self, opened: CallSpan, call: Call) -> AttemptSpan:
-        """Never asked, since no call was opened."""
-        raise NotImplementedError
-
-    def attempt_finished(self, opened: AttemptSpan, call: Call, verdict: Verdict) -> None:
-        """Nothing was opened."""
 
 
 class Spans:
@@ -127,7 +129,7 @@ class Spans:
         ):
             span.add_link(undone, {"seawall.link": "compensates"})
         _carry(span, call)
-        return CallSpan(span)
+        return CallSpan(span, self)
 
     def call_finished(self, opened: CallSpan, call: Call, verdict: Verdict) -> None:
         """Say what became of the call and close its span."""
@@ -170,17 +172,6 @@ class Spans:
         _carry(span, call)
         token = otel_context.attach(trace.set_span_in_context(span)) if self._is_current else None
         return AttemptSpan(span, token)
-
-    def attempt_finished(self, opened: AttemptSpan, call: Call, verdict: Verdict) -> None:
-        """Say how the attempt went and close its span."""
-        if opened.token is not None:
-            otel_context.detach(opened.token)
-        attributes: dict[str, str | int] = {}
-        if verdict.fault != Fault.NONE:
-            attributes["seawall.fault"] = str(verdict.fault)
-        if verdict.status is not None:
-            attributes["http.response.status_code"] = verdict.status
-        _close(opened.span, attributes, verdict)
 
     def _remember(self, trajectory: str, step: int, context: SpanContext) -> None:
         self._steps[(trajectory, step)] = context

@@ -15,6 +15,7 @@ from typing import assert_never
 
 from gateway.clock import Clock
 from gateway.core.backoff import full_jitter
+from gateway.core.breaker import Reason
 from gateway.core.call import Call, Handler, Lane
 from gateway.core.manifest import Tier
 from gateway.core.message import Body, BytesBody, Request
@@ -140,28 +141,31 @@ class Finalizer:
         tool, operation = found
         elapsed_s, attempt = 0.0, 0
         while True:
+            _still_there(run)
+            if run.state.phase is not Phase.FINALIZING or step.state not in _UNDONE:
+                return True
+            if step.number in run.busy:
+                return True  # the agent has taken it meanwhile
             attempt += 1
             began = self._clock.now()
-            outcome = await self._once(run, step, tool, operation, intended)
-            if run.is_lost:
-                return True
-            if run.state.phase is not Phase.FINALIZING:
-                return False
-            if step.state not in _UNDONE:
+            run.busy.add(step.number)
+            try:
+                outcome = await self._once(run, step, tool, operation, intended)
+            finally:
+                run.busy.discard(step.number)
+                run.notify()
+            _still_there(run)
+            if run.state.phase is not Phase.FINALIZING or step.state not in _UNDONE:
                 return True
             jitter = full_jitter(attempt, self._patience.base_s, self._patience.cap_s, self._clock.draw())
             wait_s = _wait_s(outcome)
             pause = jitter if wait_s is None else wait_s + jitter / 10
-            elapsed_s += 0.0 if isinstance(outcome, Rejected) else self._clock.now() - began + pause
+            elapsed_s += self._clock.now() - began + pause if _is_charged(outcome) else 0.0
             if elapsed_s > self._patience.elapsed_s:
                 why = f"{step.detail or 'it was not sent'}; given up after {elapsed_s:.0f} s"
                 await self._trajectories.recorded(run, [stalled(step, why)])
                 return False
             await self._clock.sleep(pause)
-            if run.is_lost or run.state.phase is not Phase.FINALIZING or step.state not in _UNDONE:
-                return True
-            if step.number in run.busy:
-                return True
             found = self._found(step)
             if not isinstance(found, str):
                 tool, operation = found
@@ -171,7 +175,6 @@ class Finalizer:
     ) -> Outcome:
         assert intended.request is not None
         body = await self._body(intended)
-        run.busy.add(step.number)
         now = self._clock.now()
         call = Call(
             tool=tool,
@@ -198,7 +201,6 @@ class Finalizer:
         try:
             outcome = await self._pipeline(call)
         finally:
-            run.busy.discard(step.number)
             if body is not None:
                 await body.aclose()
         reply = None if isinstance(outcome, Rejected) else outcome.reply
@@ -222,6 +224,22 @@ class Finalizer:
         if operation is None:
             return f"{step.tool} no longer declares {step.operation}"
         return tool, operation
+
+
+def _still_there(run: Run) -> None:
+    """Have the run read again, after a pause, if a write of it failed: a disk that hangs refuses the next one at once."""
+    if run.is_lost:
+        raise JournalUnavailable(f"run {run.state.id} has to be read again after a failed write")
+
+
+def _is_charged(outcome: Outcome) -> bool:
+    """Whether waiting on costs patience: not for a breaker's cooldown or a place in a queue, which come to an end.
+
+    A tool that only a harmless call may try (docs/adr/0100-owed-canaries.md) may wait for that call for ever.
+    """
+    if isinstance(outcome, Rejected):
+        return outcome.refusal.extra.get("reason") == Reason.NO_ELIGIBLE_CANARY.value
+    return True
 
 
 def _wait_s(outcome: Outcome) -> float | None:

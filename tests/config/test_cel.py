@@ -126,6 +126,7 @@ def test_every_listed_function_exists() -> None:
         "bytes": "bytes('a')",
         "timestamp": "timestamp('2020-01-01T00:00:00Z')",
         "duration": "duration('1s')",
+        "type": "type({}) == type({})",
     }
     for name in FUNCTIONS:
         source = calls.get(name) or (

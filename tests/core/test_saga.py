@@ -309,6 +309,15 @@ def test_an_undo_key_is_stable_and_differs_from_the_steps_own() -> None:
     )
 
 
+def test_only_what_is_done_can_be_delivered() -> None:
+    """An agent that was told "unknown" has no result: once it is known, its repeat gets it, and does nothing anew."""
+    run = opened().given(begin(operation(), "a1"), Doubt(step=1, fault="timeout", detail="late"))
+    run.state.delivered(1)
+    run.given(committed_step())
+    assert run.state.undelivered == {1}
+    assert not run.state.steps[1].is_delivered
+
+
 def test_delivered_results_ride_on_the_next_intent() -> None:
     run = opened().given(begin(operation(), "a1"), committed_step())
     assert run.state.undelivered == {1}

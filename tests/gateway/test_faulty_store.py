@@ -146,3 +146,32 @@ async def test_one_append_that_goes_wrong_spoils_no_other(tmp_path, number, mode
         assert not [answer for answer in agent.answers if answer.status == 500]
         assert agent.acknowledged["three"] == 3
         await judge(tmp_path, origin, agent)
+
+
+async def test_a_look_up_that_fails_delivers_nothing(tmp_path):
+    """Found by the simulation: the refusal named the step, counted as its delivery, and the next repeat paid once more."""
+    async with Origin(honours_keys=False) as origin:
+        scripted(origin)
+        hold = asyncio.Event()
+        origin.on("POST /holds", Answer(201, b'{"id": "h1"}', ((b"Content-Type", b"application/json"),), hold=hold))
+        async with faulty(tmp_path, origin.port) as (gateway, client, operator):
+            left = asyncio.create_task(client.send("POST", "/keyless/holds", {"n": 1}, run="r1"))
+            await origin.completed()
+            left.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await left
+            hold.set()
+            while (await shown(client, "r1")) != "committed":
+                await asyncio.sleep(0)
+            gateway.injector.inject("read", Mode.FAIL)
+            refused = await client.send("POST", "/keyless/holds", {"n": 1}, run="r1")
+            assert refused.json["code"] == "ERR_JOURNAL_UNAVAILABLE"
+            await asyncio.wait_for(healed(gateway, operator), PATIENCE_S)
+            again = await client.send("POST", "/keyless/holds", {"n": 1}, run="r1")
+            assert (again.status, again.get("seawall-replayed")) == (201, "true")
+            assert origin.ledger.total == 1
+
+
+async def shown(client, run):
+    view = (await client.send("GET", f"/seawall/v1/trajectories/{run}")).json
+    return view["steps"][0]["state"] if view["steps"] else ""

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from unittest import mock
 
 import pytest
 
 from gateway.core.codes import Code
 from gateway.core.manifest import Tier
+from gateway.core.outbox import Send, next_finish
 from gateway.core.outcome import Refusal
 from gateway.core.records import (
     ReadsObserved,
     RecordedReply,
+    RecordedRequest,
     StepCommitted,
+    StepDeferred,
+    StepFailed,
     StepIntended,
+    StepReleased,
     TrajectoryOpened,
     decode,
 )
@@ -340,3 +347,124 @@ async def test_the_intent_of_a_step_is_read_back_from_the_journal() -> None:
     assert runs.in_doubt() == ["r1"]
     await do(runs, run, Complete(step=2, reply=OK))
     assert runs.in_doubt() == []
+
+
+# --- what the simulation found on a disk that fails, takes effect and fails, or hangs
+
+
+async def lost_run(journal: FaultyJournal, runs: Trajectories, command: object, *, takes_effect: bool) -> Run:
+    """A run whose last write failed."""
+    run = runs.get("r1") or a_run(await runs.named("r1", Open(agent="ann")))
+    journal.break_down(takes_effect=takes_effect)
+    verdict = runs.decide(run, command)  # type: ignore[arg-type]
+    assert not isinstance(verdict, Refusal)
+    with pytest.raises(JournalUnavailable):
+        await verdict
+    journal.mend()
+    assert run.is_lost
+    return run
+
+
+async def test_a_doubt_that_was_written_after_all_is_not_written_twice() -> None:
+    """It is known twice then, by the disk and by memory: reading the run again broke on it."""
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    await do(runs, run, begin())
+    await lost_run(journal, runs, Doubt(step=1, fault="timeout", detail="late"), takes_effect=True)
+    again = a_run(await runs.find("r1"))
+    assert again.state.steps[1].state is StepState.IN_DOUBT
+    assert [entry.kind for entry in await journal.read("r1")].count("StepInDoubt") == 1
+
+
+@pytest.mark.parametrize("takes_effect", [False, True])
+async def test_a_staged_call_whose_release_failed_is_neither_lost_nor_in_doubt(takes_effect: bool) -> None:
+    """The release may be on the disk, and nothing was sent: it is to be sent still. It was dropped as failed."""
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    notice = replace(
+        begin("n"), operation=operation_of("notice", Tier.PIVOT, is_staged=True), request=RecordedRequest()
+    )
+    await do(runs, run, notice, begin("p", Tier.PIVOT), Complete(step=2, reply=OK))
+    journal.break_down(takes_effect=takes_effect)
+    with pytest.raises(JournalUnavailable):
+        await runs.record(run, [StepReleased(step=1)])
+    late = runs.record(run, [StepFailed(step=1, fault="none", detail="its release could not be written")])
+    with pytest.raises(JournalUnavailable):
+        await late
+    journal.mend()
+    again = a_run(await runs.find("r1"))
+    assert again.state.steps[1].state is (StepState.DEFERRED if takes_effect else StepState.STAGED)
+    assert isinstance(next_finish(again.state), Send)
+
+
+async def test_a_failure_past_the_pivot_that_could_not_be_written_is_known_still() -> None:
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    after = replace(begin("a"), operation=operation_of("note", Tier.REVERSIBLE, is_idempotent=True))
+    await do(runs, run, begin("p", Tier.PIVOT), Complete(step=1, reply=OK), after)
+    journal.break_down()
+    with pytest.raises(JournalUnavailable):
+        await runs.record(run, [StepDeferred(step=2, fault="connect", detail="refused")])
+    journal.mend()
+    assert a_run(await runs.find("r1")).state.steps[2].state is StepState.DEFERRED
+
+
+async def test_a_run_that_starts_over_is_in_no_phase_that_it_never_reached() -> None:
+    """Its abort was its first record, and failed: the unwinder took it up again and again without a pause."""
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    await lost_run(journal, runs, Abort(reason="cut"), takes_effect=False)
+    assert a_run(await runs.find("r1")).state.phase is Phase.PREPARING
+    assert runs.compensating() == []
+
+
+async def test_a_run_that_cannot_be_brought_up_to_date_is_not_handed_out() -> None:
+    """What is known of a flight cannot be written yet: whoever decided on it would be told what the disk does not have."""
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    await do(runs, run, begin())
+    await lost_run(journal, runs, Complete(step=1, reply=OK), takes_effect=False)
+    refused = asyncio.get_running_loop().create_future()
+    refused.set_exception(JournalUnavailable("the disk hangs"))
+    with mock.patch.object(journal, "append", return_value=refused), pytest.raises(JournalUnavailable):
+        await runs.find("r1")
+    assert a_run(await runs.find("r1")).state.steps[1].state is StepState.COMMITTED
+
+
+async def test_whoever_waits_for_a_lost_run_is_not_left_waiting() -> None:
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    await do(runs, a_run(await runs.named("r1", Open(agent="ann"))), begin())
+    run = await lost_run(journal, runs, Complete(step=1, reply=OK), takes_effect=False)
+    await asyncio.wait_for(run.changed(), 1)
+
+
+@pytest.mark.parametrize("is_read_again", [False, True])
+async def test_what_is_decided_on_a_lost_run_is_not_taken_for_recorded(is_read_again: bool) -> None:
+    """An abort was answered with success, and nothing was written."""
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    await do(runs, a_run(await runs.named("r1", Open(agent="ann"))), begin(), Complete(step=1, reply=OK))
+    lost = await lost_run(journal, runs, begin("a2"), takes_effect=False)
+    if is_read_again:
+        await runs.find("r1")
+    with pytest.raises(JournalUnavailable):
+        await runs.decided(lost, Abort(reason="enough"))
+    assert a_run(await runs.find("r1")).state.phase is Phase.PREPARING
+
+
+async def test_deciding_the_same_twice_is_answered_once_the_first_is_on_disk() -> None:
+    """A second click, or a second abort, changed nothing in memory and was answered before the first had failed."""
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    await do(runs, run, begin(), Complete(step=1, reply=OK))
+    journal.break_down()
+    first = asyncio.ensure_future(runs.decided(run, Abort(reason="enough")))
+    second = asyncio.ensure_future(runs.decided(run, Abort(reason="enough")))
+    outcomes = await asyncio.gather(first, second, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [JournalUnavailable, JournalUnavailable]

@@ -20,7 +20,7 @@ def main() -> int:
     for seed in options.seeds:
         try:
             report = play_seed(seed)
-        except AssertionError as error:
+        except Exception as error:
             failed += 1
             print(f"seed {seed}: {error}", *getattr(error, "__notes__", ()), sep="\n")
         else:
@@ -29,7 +29,7 @@ def main() -> int:
     for seed in range(options.first, options.first + options.schedules):
         try:
             report = play_seed(seed)
-        except AssertionError as error:
+        except Exception as error:
             failed += 1
             print(f"seed {seed}: {error}   (python -m tests.simulation {seed})")
         else:

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import heapq
 import random
+import warnings
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -60,9 +62,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 ready.append(timer)
         if not ready:
             return
-        if len(ready) > 1:
-            ready.rotate(-self._rng.randrange(len(ready)))
-        handle = ready.popleft()
+        handle = self._drawn(ready)
         if handle._cancelled:
             return
         self.handled += 1
@@ -70,6 +70,18 @@ class SimLoop(asyncio.BaseEventLoop):
             raise Crash
         self.on_time(self._time)
         handle._run()
+
+    def _drawn(self, ready: deque[Any]) -> Any:
+        """Take one of what is ready; but those whom one future wakes stay in their order, as every event loop has them."""
+        if len(ready) == 1:
+            return ready.popleft()
+        place = self._rng.randrange(len(ready))
+        args = ready[place]._args
+        if args and isinstance(args[0], asyncio.Future):
+            place = next(n for n, other in enumerate(ready) if other._args and other._args[0] is args[0])
+        drawn = ready[place]
+        del ready[place]
+        return drawn
 
     def run(self, main: Coroutine[Any, Any, None], on_end: Callable[[], None]) -> None:
         """Run `main` to its end, or to the crash (raises `Crash`).
@@ -81,8 +93,11 @@ class SimLoop(asyncio.BaseEventLoop):
             self.run_until_complete(task)
         finally:
             on_end()
-            for left in asyncio.all_tasks(self):
-                left._log_destroy_pending = False  # type: ignore[attr-defined]
-                with contextlib.suppress(BaseException):
-                    left.get_coro().close()  # type: ignore[union-attr]
+            with warnings.catch_warnings():
+                # What a dropped task still tries to start in its `finally` is never awaited, and need not be.
+                warnings.simplefilter("ignore", RuntimeWarning)
+                for left in asyncio.all_tasks(self):
+                    left._log_destroy_pending = False  # type: ignore[attr-defined]
+                    with contextlib.suppress(BaseException):
+                        left.get_coro().close()  # type: ignore[union-attr]
             self.close()

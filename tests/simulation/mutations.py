@@ -14,16 +14,21 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-from gateway.core import saga, settle, trajectory
+from gateway.core import approval, gate, saga, settle, trajectory
+from gateway.core.call import Lane
 from gateway.core.manifest import Tier
-from gateway.core.outcome import Failed, InDoubt
-from gateway.core.records import StepCommitted
+from gateway.core.outbox import Send
+from gateway.core.outcome import Failed, InDoubt, Success
+from gateway.core.records import StepCommitted, StepReleased
 from gateway.core.saga import Nothing, Stuck, Undo, Wait
 from gateway.core.trajectory import Phase, StepState
+from gateway.ingress import desk
 from gateway.journal import trajectories
-from gateway.stages import dispatch, idempotency, journal, retry
+from gateway.stages import approval as approval_stage
+from gateway.stages import dispatch, idempotency, journal, outbox, retry
 from gateway.stages import saga as saga_stage
-from gateway.workers import settler, unwinder
+from gateway.workers import finalizer, settler, unwinder
+from tests.simulation import process
 
 __all__ = ["MUTATIONS"]
 
@@ -81,16 +86,20 @@ def _outcome_not_awaited() -> AbstractContextManager[Any]:
 @mutation("the key of a step stays the same over restarts")
 def _new_keys() -> AbstractContextManager[Any]:
     count = itertools.count()
-    real = dispatch.Dispatch._for_writes
+    return _keyed_by(lambda: f"k{next(count)}")
 
-    def fresh(self: Any, call: Any, headers: Any) -> Any:
-        old, call.key = call.key, f"k{next(count)}"
+
+def _keyed_by(key: Callable[[], str | None]) -> AbstractContextManager[Any]:
+    real = dispatch.Dispatch._request
+
+    def fresh(self: Any, call: Any) -> Any:
+        old, call.key = call.key, key()
         try:
-            return real(self, call, headers)
+            return real(self, call)
         finally:
             call.key = old
 
-    return _patch(dispatch.Dispatch, "_for_writes", fresh)
+    return _patch(dispatch.Dispatch, "_request", fresh)
 
 
 @mutation("a compensator has one key for all its attempts")
@@ -101,7 +110,7 @@ def _new_undo_keys() -> AbstractContextManager[Any]:
 
 @mutation("the key is sent")
 def _no_key() -> AbstractContextManager[Any]:
-    return _patch(dispatch.Dispatch, "_for_writes", lambda self, call, headers: headers)
+    return _keyed_by(lambda: None)
 
 
 @mutation("unwinding is last in, first out")
@@ -347,3 +356,163 @@ def _no_grace() -> AbstractContextManager[Any]:
             yield
 
     return everywhere()
+
+
+# --- gates, approvals, the outbox
+
+
+def _all(*patches: AbstractContextManager[Any]) -> AbstractContextManager[Any]:
+    @contextlib.contextmanager
+    def everywhere() -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for each in patches:
+                stack.enter_context(each)
+            yield
+
+    return everywhere()
+
+
+@mutation("what is staged waits for the pivot")
+def _staged_at_once() -> AbstractContextManager[Any]:
+    real = outbox.OutboxStage.__call__
+
+    async def at_once(self: Any, call: Any, proceed: Any) -> Any:
+        staged = await real(self, call, proceed)
+        is_new = call.operation.is_staged and call.lane is Lane.FORWARD and isinstance(staged, Success)
+        return await proceed(call) if is_new else staged
+
+    return _all(_patch(outbox.OutboxStage, "__call__", at_once), _patch(trajectory, "_expect", lambda *args: None))
+
+
+@mutation("a release is durable before the call leaves")
+def _release_not_awaited() -> AbstractContextManager[Any]:
+    async def hasty(self: Any, run: Any, call: Any, number: int) -> None:
+        run.busy.add(number)
+        call.is_committed_to_send = True
+        if run.state.steps[number].state in (StepState.STAGED, StepState.DEFERRED):
+            self._trajectories.record(run, [StepReleased(step=number)])
+
+    return _patch(journal.JournalStage, "_again", hasty)
+
+
+@mutation("staged calls leave in order")
+def _latest_first() -> AbstractContextManager[Any]:
+    real = finalizer.next_finish
+
+    def latest(state: Any) -> Any:
+        left = [state.steps[n] for n in state.staged | state.deferred]
+        return Send(max(left, key=lambda step: step.number)) if left and not state.released else real(state)
+
+    return _patch(finalizer, "next_finish", latest)
+
+
+@mutation("gates are asked")
+def _gates_skipped() -> AbstractContextManager[Any]:
+    async def passing(self: Any, call: Any, proceed: Any) -> Any:
+        return await proceed(call)
+
+    return _all(_patch(approval_stage.ApprovalStage, "__call__", passing), _patch(saga, "cleared", lambda *args: None))
+
+
+@mutation("what the gates said is void once the run went on")
+def _no_snapshot() -> AbstractContextManager[Any]:
+    return _all(_patch(gate, "snapshot", lambda state: ""), _patch(approval_stage, "snapshot", lambda state: ""))
+
+
+@mutation("an approval is for exactly these arguments")
+def _any_arguments() -> AbstractContextManager[Any]:
+    real = saga.cleared
+
+    def latest(self: Any, state: Any, call: Any) -> Any:
+        return next(reversed(state.approvals.values()), None)
+
+    def lax(state: Any, operation: Any, action: str, at: int) -> Any:
+        for one in state.approvals.values():
+            one.asked = dataclasses.replace(one.asked, action=action)
+        return real(state, operation, action, at)
+
+    return _all(_patch(approval_stage.ApprovalStage, "_latest", latest), _patch(saga, "cleared", lax))
+
+
+@mutation("an approval runs out")
+def _for_ever() -> AbstractContextManager[Any]:
+    real = approval.state_at
+
+    def timeless(one: Any, at: Any) -> Any:
+        return one.state if one.state is approval.ApprovalState.GRANTED else real(one, at)
+
+    return _all(*(_patch(module, "state_at", timeless) for module in (approval, gate, approval_stage)))
+
+
+@mutation("a rejection is a no")
+def _deaf() -> AbstractContextManager[Any]:
+    real = trajectory.fold_approval
+
+    def hear(approvals: Any, record: Any, at: int) -> None:
+        if getattr(record, "verdict", "") != "reject":
+            real(approvals, record, at)
+
+    return _patch(trajectory, "fold_approval", hear)
+
+
+def _voting(change: Callable[[Any, str], None]) -> AbstractContextManager[Any]:
+    real = desk.vote
+
+    def vote(one: Any, verdict: Any, principal: str, reason: str, at: int) -> Any:
+        change(one, principal)
+        return real(one, verdict, principal, reason, at)
+
+    return _patch(desk, "vote", vote)
+
+
+@mutation("as many approve as the policy asks for")
+def _one_is_enough() -> AbstractContextManager[Any]:
+    def change(one: Any, principal: str) -> None:
+        one.asked = dataclasses.replace(one.asked, required=1)
+
+    return _voting(change)
+
+
+@mutation("only those approve who are named")
+def _anybody() -> AbstractContextManager[Any]:
+    def change(one: Any, principal: str) -> None:
+        one.asked = dataclasses.replace(one.asked, approvers=[], agent="")
+
+    return _voting(change)
+
+
+@mutation("a double click is one vote")
+def _twice() -> AbstractContextManager[Any]:
+    def change(one: Any, principal: str) -> None:
+        if principal in one.votes:
+            one.votes[f"{principal} again"] = one.votes.pop(principal)
+
+    return _voting(change)
+
+
+@mutation("a lease that has run out keeps the pivot in")
+def _stale_leases() -> AbstractContextManager[Any]:
+    return _all(*(_patch(module, "lease_problems", lambda *args: []) for module in (gate, approval_stage)))
+
+
+# --- a disk that fails
+
+
+@mutation("a run whose write failed is read again")
+def _memory_believed() -> AbstractContextManager[Any]:
+    def appended(self: Any, run: Any, records: Any, is_lazy: bool, future: Any) -> None:
+        run.pending.discard(future)
+        if not future.cancelled():
+            future.exception()
+
+    return _patch(trajectories.Trajectories, "_appended", appended)
+
+
+@mutation("a refusal of ours delivers nothing")
+def _refusals_deliver() -> AbstractContextManager[Any]:
+    return _patch(process, "is_result", lambda outcome: not isinstance(outcome, InDoubt))
+
+
+@mutation("a failure past the pivot is not the end of a step, whenever it is recorded")
+def _notice_lost() -> AbstractContextManager[Any]:
+    return _patch(trajectories, "_amounts", lambda state, record: [record])

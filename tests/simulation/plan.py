@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tests.simulation.world import Fate
 
-__all__ = ["Action", "Plan", "canonical", "drawn"]
+__all__ = ["Action", "Person", "Plan", "canonical", "directed", "drawn"]
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One call; `item` names its effect, once in the world. The agent leaves after `patience_s`, and comes back."""
+    """One call; `item` names its effect, once in the world. The agent leaves after `patience_s`, and comes back.
+
+    It begins after `after_s`. `wait_s`: it waits so long for people; `rest_s`: so long it stays away when told to come back.
+    `bait`: it asks for this item first, and takes the other once that is on its way
+    to be approved. `key` is the agent's own. A `size` past what the log holds makes its body one that is kept beside it.
+    """
 
     tool: str
     verb: str
     item: str
     patience_s: float | None = None
+    wait_s: float = 0.0
+    after_s: float = 0.0
+    rest_s: float = 0.0
+    bait: str = ""
+    size: int = 2
+    key: str | None = None
 
     @property
     def method(self) -> str:
         return "PUT" if self.verb == "note" else "POST"
+
+    @property
+    def body(self) -> bytes:
+        return b"{}" + b" " * (self.size - 2)
 
     @property
     def target(self) -> str:
@@ -29,11 +45,25 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
+class Person:
+    """Says `verdict` to each approval among the plan's `approved`, so long after it was asked for, so often at once."""
+
+    name: str
+    after_s: float = 1.0
+    verdict: str = "approve"
+    clicks: int = 1
+
+
+BOTH = (Person("ann", 2.0), Person("bob", 4.0, clicks=2))
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A run: what it does, after which group it changes its mind, and what the network and the tools have in store.
 
     `cut_after_s`: an operator aborts the run then, whatever it is doing. A reckless agent goes on past unknown outcomes.
-    `rewind`: a savepoint is taken after the first of the two groups, and rewound to after the second, once.
+    `rewind`: a savepoint is taken after the first of the two groups, and rewound to after the second, once. The verifier is
+    content from `green[0]` to `green[1]`, seconds since the start.
     """
 
     name: str
@@ -48,6 +78,11 @@ class Plan:
     is_reckless: bool = False
     fault_ratio: float = 0.3
     refused_undo: frozenset[str] = frozenset()
+    refused_tell: frozenset[str] = frozenset()
+    people: tuple[Person, ...] = ()
+    approved: frozenset[str] = frozenset()
+    green: tuple[float, float] = (0.0, float("inf"))
+    disk_faults: int = 0
 
     @property
     def actions(self) -> list[Action]:
@@ -55,8 +90,10 @@ class Plan:
 
     @property
     def may_freeze(self) -> bool:
-        """Whether a person may be needed: a tool that can neither be asked nor take a key, or that refuses an undo."""
-        return bool(self.refused_undo) or any(action.tool == "blind" for action in self.actions)
+        """Whether a person may be needed: a tool that can neither be asked nor take a key, or that refuses for good, or a
+        network that answers one question in ten, so that settling may outlast everybody's patience."""
+        is_blind = any(action.tool == "blind" for action in self.actions)
+        return bool(self.refused_undo or self.refused_tell) or is_blind or self.faults * self.fault_ratio > 10
 
 
 _AFTER = (
@@ -79,9 +116,14 @@ def drawn(rng: random.Random) -> Plan:
         group = tuple(_drawn_action(rng, tools, len(made) + n) for n in range(size))
         made.extend(group)
         groups.append(group)
-    if rng.random() < 0.4:
-        tool = rng.choice(tools)
-        groups.append((Action(tool, "go", f"{tool}-pivot"),))
+    told = _with_notices(rng, tools, groups)
+    more: dict[str, Any] = {}
+    if rng.random() < 0.5:
+        if rng.random() < 0.5:
+            more = _guarded(rng, tools, groups)
+        else:
+            tool = rng.choice(tools)
+            groups.append((Action(tool, "go", f"{tool}-pivot"),))
         groups.extend((each,) for each in _AFTER if rng.random() < 0.3)
     plain = len([group for group in groups if group[0].verb == "make" and not group[0].item.endswith("after")])
     rewind = (rng.randrange(plain - 1), plain - 1) if plain > 1 and rng.random() < 0.25 else None
@@ -98,13 +140,49 @@ def drawn(rng: random.Random) -> Plan:
         is_reckless=rng.random() < 0.3,
         fault_ratio=rng.choice((0.2, 0.5, 0.9)),
         refused_undo=refused,
+        refused_tell=frozenset({rng.choice(told)}) if told and rng.random() < 0.1 else frozenset(),
+        disk_faults=rng.choice((0, 0, 0, 1, 3, 8)),
+        **more,
     )
+
+
+def _with_notices(rng: random.Random, tools: list[str], groups: list[tuple[Action, ...]]) -> list[str]:
+    """Put calls that are staged among the groups; return their items."""
+    told = []
+    for number in range(rng.choice((0, 0, 0, 1, 2, 3))):
+        tool = rng.choice(tools)
+        action = Action(tool, "tell", f"{tool}-notice-{number}", size=70_000 if rng.random() < 0.2 else 2)
+        groups.insert(rng.randrange(len(groups) + 1), (action,))
+        told.append(action.item)
+    return told
+
+
+def _guarded(rng: random.Random, tools: list[str], groups: list[tuple[Action, ...]]) -> dict[str, Any]:
+    """End with a pivot behind gates; return what people and verifier say to it."""
+    if rng.random() < 0.3:
+        groups.insert(0, (Action("keyed", "lock", "keyed-lock"),))
+    bait = "guarded-other" if rng.random() < 0.2 else ""
+    wait_s = rng.random() * 40 if rng.random() < 0.3 else 0.0
+    pivot = Action("guarded", "go", "guarded-pivot", wait_s=wait_s, bait=bait)
+    beside = (_drawn_action(rng, tools, 9),) if rng.random() < 0.25 else ()
+    groups.append((pivot, *beside))
+    names = rng.sample(["ann", "bob", "carl", "mallory", "agent"], rng.randrange(5))
+    names = ["ann", "carl"] if rng.random() < 0.5 else names
+    people = tuple(
+        Person(name, rng.random() * rng.choice((5, 40, 80)), "reject" if rng.random() < 0.15 else "approve",
+               rng.choice((1, 1, 2)))
+        for name in names
+    )  # fmt: skip
+    begin = rng.random() * 40 if rng.random() < 0.2 else 0.0
+    end = rng.random() * 60 if rng.random() < 0.2 else float("inf")
+    return {"people": people, "approved": frozenset({bait or pivot.item}), "green": (begin, end)}
 
 
 def _drawn_action(rng: random.Random, tools: list[str], number: int) -> Action:
     tool = rng.choice(tools)
     patience = 0.005 + rng.random() * 6 if rng.random() < 0.1 else None
-    return Action(tool, "make", f"{tool}-{number}", patience)
+    key = f"own-{number}" if rng.random() < 0.2 else None
+    return Action(tool, "make", f"{tool}-{number}", patience, key=key)
 
 
 def _chain(*actions: Action) -> tuple[tuple[Action, ...], ...]:
@@ -153,4 +231,32 @@ def canonical() -> list[Plan]:
             script={"probed-database": [Fate.ANSWER_LOST], "keyed-repaired": [Fate.LOST], "brief-deploy": [Fate.LATE]},
         ),
         Plan("hanging", _chain(Action("probed", "make", "probed-late")), script={"probed-late": [Fate.LATE]}),
+    ]
+
+
+def directed() -> list[Plan]:
+    """What chance brings about too seldom: each is a story in which one rule of the gate or the outbox is all that helps."""
+    pivot = Action("guarded", "go", "guarded-pivot")
+    made = Action("keyed", "make", "keyed-0")
+    told = tuple(Action("keyed", "tell", f"keyed-notice-{number}", size=70_000) for number in range(3))
+
+    def story(name: str, *groups: tuple[Action, ...], **more: Any) -> Plan:
+        return Plan(name, groups, **{"people": BOTH, "approved": frozenset({pivot.item}), **more})
+
+    return [
+        # People agree after four seconds; while the verifier is asked once more, a step slips in.
+        story("slipped in", (made,), (replace(pivot, wait_s=40.0), Action("keyed", "make", "keyed-1", after_s=4.03))),
+        # The agent comes back when what it was given has run out.
+        story("too late", (made,), (replace(pivot, rest_s=45.0),)),
+        # The lock that was taken first has run out when the pivot is asked for.
+        story("lock lost", (Action("keyed", "lock", "keyed-lock"),), (replace(pivot, after_s=95.0),)),
+        # One says no, and is outvoted.
+        story(
+            "outvoted",
+            (made,),
+            (pivot,),
+            people=(Person("carl", 2.0, "reject"), Person("ann", 8.0), Person("bob", 8.0)),
+        ),
+        # Large notices past the pivot, on a disk that fails at everything.
+        story("bad disk", (made,), *((each,) for each in told), (pivot,), disk_faults=20),
     ]

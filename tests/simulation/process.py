@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from dataclasses import fields
+import traceback
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gateway.config.source import ManifestSource
+from gateway.core.approval import Approval, Verdict
 from gateway.core.call import Call, Handler
 from gateway.core.codes import Code
 from gateway.core.manifest import Tier
 from gateway.core.message import BytesBody, Request
-from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
+from gateway.core.outcome import Failed, Outcome, Refusal, Rejected, Success, is_result
 from gateway.core.saga import Abort, Commit, Open, Rewind, Savepoint
 from gateway.core.tool import Catalog
 from gateway.core.trajectory import Phase
+from gateway.ingress.desk import Desk
 from gateway.journal import Conflict, JournalError, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.pipeline import Stages
@@ -37,11 +41,13 @@ from gateway.stages.saga import SagaStage
 from gateway.stages.settle import Settle
 from gateway.stages.telemetry import TelemetryStage
 from gateway.telemetry import Telemetry
+from gateway.workers.escalator import Escalator
 from gateway.workers.finalizer import Finalizer
 from gateway.workers.settler import Settler
 from gateway.workers.unwinder import Unwinder
-from tests.simulation.plan import Action, Plan
-from tests.simulation.world import SimEgress, SimJournal, Violation, World, digest
+from tests.simulation.disk import SimJournal
+from tests.simulation.plan import Action, Person, Plan
+from tests.simulation.world import EPOCH_MS, SimEgress, Violation, World, digest
 
 __all__ = ["Process", "catalog"]
 
@@ -70,7 +76,7 @@ class SimClock:
         return asyncio.get_running_loop().time()
 
     def at(self) -> int:
-        return 1_700_000_000_000 + round(self.now() * 1000)
+        return EPOCH_MS + round(self.now() * 1000)
 
     def draw(self) -> float:
         return self._rng.random()
@@ -88,7 +94,11 @@ class SimTelemetry(Telemetry):
     world: World
 
     def background_failed(self, where: str, error: BaseException) -> None:
-        if not isinstance(error, JournalError) and self.world.journal is not None and not self.world.journal.is_dead:
+        if self.world.journal is None or self.world.journal.is_dead:
+            return
+        self.world.note(f"FAILED {where}: {type(error).__name__}: {error}")
+        self.world.causes.extend(traceback.format_exception(error))
+        if not isinstance(error, JournalError):
             self.world.bugs.append(f"{where}: {type(error).__name__}: {error}")
 
 
@@ -118,7 +128,7 @@ class Process:
         clock = self.clock = SimClock(world, rng)
         telemetry = _telemetry()
         telemetry.world, telemetry._clock = world, clock
-        journal = self.journal = SimJournal(world)
+        journal = self.journal = world.journal = SimJournal(world)
         self.trajectories = Trajectories(journal, clock, telemetry, salt=SALT)
         breaker = BreakerStage(clock, telemetry, journal.remember)
         self._breaker = breaker
@@ -145,11 +155,19 @@ class Process:
         self.settler = Settler(self.trajectories, self.pipeline, catalog, clock, telemetry)
         self.unwinder = Unwinder(self.trajectories, self.pipeline, catalog, clock, telemetry, self.settler, probers)
         self.finalizer = Finalizer(self.trajectories, self.pipeline, catalog, clock, telemetry)
-        self.trajectories.on_finalizing = lambda name: asyncio.get_running_loop().call_soon(self.finalizer.wake, name)
-        self.trajectories.on_unwinding = lambda: asyncio.get_running_loop().call_soon(self.unwinder.run_once)
+        self.escalator = Escalator(self.trajectories, clock, telemetry, interval_s=5.0, resume=self._resume)
+        self.desk = Desk(self.trajectories, clock)
+
+    def _resume(self) -> None:
+        self.unwinder.run_once()
+        self.finalizer.run_once()
 
     async def main(self) -> None:
-        """The whole life: recover, go on, and end when the run is over and the agent knows it."""
+        """The whole life: recover, go on, and end when the run is over and the agent knows it.
+
+        Raises:
+            JournalError: it cannot start, as the disk does not answer.
+        """
         world = self.world
         world.boots += 1
         world.note(f"BOOT {world.boots}")
@@ -160,29 +178,59 @@ class Process:
             was = before.get(run.state.id)
             if was is not run.state.phase and was is not Phase.COMPENSATING:
                 raise Violation(f"restart changed run {run.state.id} from {was} to {run.state.phase}")
-        self.unwinder.run_once()
-        self.finalizer.run_once()
-        settling = asyncio.ensure_future(self.settler.run())
-        cutting = asyncio.ensure_future(self._cut())
+        self.trajectories.on_finalizing = lambda name: asyncio.get_running_loop().call_soon(self.finalizer.wake, name)
+        self.trajectories.on_unwinding = lambda: asyncio.get_running_loop().call_soon(self.unwinder.run_once)
+        self._resume()
+        others = [self.settler.run(), self.escalator.run(), self._cut(), self._people()]
+        tasks = [asyncio.ensure_future(each) for each in others]
         await self._act()
         await self._wait_over()
-        settling.cancel()
-        cutting.cancel()
+        for task in tasks:
+            task.cancel()
 
     async def _cut(self) -> None:
         """An operator who aborts the run in the middle of things."""
         if self.plan.cut_after_s is not None:
             await self.clock.sleep(START_S + self.plan.cut_after_s - self.clock.now())
-            run = await self.trajectories.find(RUN)
-            if run is not None:
-                await self._decided(run, Abort(reason="cut", by="operator"))
+            while (refusal := await self._decided(await self._run(), Abort(reason="cut", by="operator"))) is not None:
+                if refusal.code is not Code.JOURNAL_UNAVAILABLE:
+                    break
+                await self.clock.sleep(1.0)
+
+    async def _people(self) -> None:
+        """Whoever is asked to approve something, and says so as often as it takes to be heard."""
+        if not self.plan.people:
+            return
+        while True:
+            await self.clock.sleep(2.0)
+            run = self.trajectories.get(RUN)
+            for approval in () if run is None else list(run.state.approvals.values()):
+                asked_s = (self.clock.at() - approval.requested_at) / 1000
+                item = approval.asked.target.split("/")[2]
+                for person in self.plan.people:
+                    is_due = asked_s >= person.after_s and (approval.id, person.name) not in self.world.clicked
+                    if is_due and item in self.plan.approved:
+                        await self._decide(approval, person)
+
+    async def _decide(self, approval: Approval, person: Person) -> None:
+        self.world.said.setdefault(approval.asked.target, set()).add((person.name, person.verdict))
+        clicks = [
+            self.desk.decide(approval.id, Verdict(person.verdict), person.name, "because") for _ in range(person.clicks)
+        ]
+        answers = await asyncio.gather(*clicks, return_exceptions=True)
+        for answer in answers:
+            self.world.note(f"{person.name} {person.verdict} {approval.id} <- {getattr(answer, 'code', answer)!s:.60}")
+            if isinstance(answer, BaseException) and not isinstance(answer, JournalError):
+                raise answer
+        if not any(isinstance(answer, JournalError) for answer in answers):
+            self.world.clicked.add((approval.id, person.name))
 
     # --- the agent: lives outside, so what it knows is in the world
 
     async def _act(self) -> None:
         for number, group in enumerate(self.plan.groups):
             results = await asyncio.gather(
-                *(self._do(action) for action in group if action.item not in self.world.acked)
+                *(self._do(action) for action in group if action.item not in (*self.world.acked, *self.world.rewound))
             )
             if not all(results):
                 return await self._abort("a step failed")
@@ -195,7 +243,13 @@ class Process:
 
     async def _do(self, action: Action) -> bool:
         """Call until it is done, or is given up. Returns whether the run may go on."""
-        for attempt in range(6):
+        if action.bait and action.bait not in self.world.baited:
+            self.world.baited.add(action.bait)
+            await self._call(replace(action, item=action.bait, bait="", wait_s=0.0))
+            await self.clock.sleep(self.clock.draw() * 20.0)
+        await self.clock.sleep(action.after_s)
+        attempt = held = 0
+        while attempt < 6 and held < 60:
             self.world.first_sent.setdefault(action.item, self.clock.now())
             outcome = await self._call(action)
             self.world.note(f"AGENT {action.item} <- {_said(outcome)}")
@@ -204,13 +258,20 @@ class Process:
                 self.world.acked.setdefault(action.item, self.clock.now())
                 return True
             refusal = None if isinstance(outcome, Success) else outcome.refusal
+            if refusal is not None and refusal.code is Code.INTERNAL:
+                raise Violation(f"{action.item} met a bug of ours: {refusal.detail}")
             if refusal is not None and refusal.code in _MOOT:
                 return True
+            if refusal is not None and refusal.code is Code.HELD_FOR_APPROVAL:
+                held += 1
+                await self.clock.sleep(action.rest_s or 1.0 + 5.0 * self.clock.draw())
+                continue
             if refusal is not None and refusal.code is Code.OUTCOME_UNKNOWN and self.plan.is_reckless:
                 return True
             if isinstance(outcome, Failed) and outcome.reply is not None and outcome.reply.status == 422:
                 return False
             await self.clock.sleep(1.0 + attempt * 5.0 * self.clock.draw())
+            attempt += 1
         return False
 
     async def _call(self, action: Action) -> Outcome:
@@ -220,7 +281,7 @@ class Process:
         call = Call(
             tool=tool,
             operation=match.operation,
-            request=Request(action.method, action.target.encode(), (), BytesBody(b"{}")),
+            request=Request(action.method, action.target.encode(), (), BytesBody(action.body)),
             agent="agent",
             started=now,
             deadline=now + match.operation.timeouts.total,
@@ -229,6 +290,8 @@ class Process:
             params=match.params,
             action=digest(f"{action.tool} {action.target}"),
             fingerprint=digest(action.target),
+            caller_key=action.key,
+            wait_s=action.wait_s,
         )
         task = asyncio.ensure_future(self.pipeline(call))
         if action.patience_s is not None:
@@ -240,7 +303,7 @@ class Process:
                 refusal = Refusal(code=Code.DEADLINE, detail="the agent left")
                 return Rejected(refusal)
         outcome = await task
-        if call.step is not None and not isinstance(outcome, InDoubt):
+        if call.step is not None and is_result(outcome):
             self.trajectories.delivered(call.trajectory, call.step)
         return outcome
 
@@ -248,16 +311,21 @@ class Process:
         """The compensator is durable before the result reaches the agent (invariant 3), and so is the outcome (RPO 0)."""
         state = self.world.durable(RUN)
         steps = [s for s in state.steps.values() if s.action == digest(f"{action.tool} {action.target}").hex()]
-        done = [s for s in steps if s.state.value in ("committed", "compensating", "compensated")]
+        if action.verb == "tell" and steps:
+            return
+        done = [s for s in steps if s.state.value in ("committed", "compensating", "compensated", "skipped")]
         if not done:
             raise Violation(f"the agent has the result of {action.item}, and the disk does not")
-        if done[-1].tier is Tier.COMPENSABLE and done[-1].compensator is None:
+        if (
+            done[-1].tier is Tier.COMPENSABLE
+            and done[-1].compensator is None
+            and not state.is_past_pivot | state.is_over
+        ):
             raise Violation(f"the agent has the result of {action.item}, and its compensator is not on the disk")
 
     async def _abort(self, reason: str) -> None:
         for _ in range(20):
-            run = await self._run()
-            refusal = None if run is None else await self._decided(run, Abort(reason=reason))
+            refusal = await self._decided(await self._run(), Abort(reason=reason))
             self.world.note(f"AGENT abort <- {None if refusal is None else refusal.code}")
             if refusal is None or refusal.code in (Code.TRAJECTORY_FROZEN, Code.TRAJECTORY_CLOSED):
                 return None
@@ -269,7 +337,7 @@ class Process:
     async def _rewind(self, number: int, savepoint: int, last: int) -> None:
         """Take the savepoint after its group; go back to it after the last one, and do without what is undone."""
         run = await self._run()
-        if run is None or number not in (savepoint, last):
+        if number not in (savepoint, last):
             return
         if number == savepoint and "here" not in run.state.savepoints:
             await self._decided(run, Savepoint(name="here"))
@@ -278,24 +346,42 @@ class Process:
         since = run.state.savepoints["here"]
         names = {digest(f"{a.tool} {a.target}").hex(): a.item for a in self.plan.actions}
         later = [names[s.action] for s in run.state.steps.values() if s.intended > since]
-        if await self._decided(run, Rewind(savepoint="here", reason="a dead end")) is None:
-            while (await self._run() or run).state.phase is Phase.COMPENSATING:
+        while (refusal := await self._decided(run, Rewind(savepoint="here", reason="a dead end"))) is not None:
+            if refusal.code is not Code.JOURNAL_UNAVAILABLE:
+                break
+            await self.clock.sleep(5.0)
+            run = await self._run()
+        if refusal is None:
+            while (await self._shown()) is Phase.COMPENSATING:
                 await self.clock.sleep(5.0)
-            if (await self._run() or run).state.phase is Phase.PREPARING:
+            if (await self._shown()) is Phase.PREPARING:
                 self.world.note(f"AGENT rewound past {later}")
                 self.world.rewound = [*later, "done"]
 
     async def _commit(self) -> None:
         for _ in range(200):
-            run = await self._run()
-            refusal = None if run is None else await self._decided(run, Commit())
+            refusal = await self._decided(await self._run(), Commit())
             if refusal is None or refusal.code in (Code.TRAJECTORY_FROZEN, Code.TRAJECTORY_CLOSED):
                 return
             await self.clock.sleep(30.0)
 
-    async def _run(self) -> Run | None:
-        found = await self.trajectories.named(RUN, Open(agent="agent", on_stuck=self.plan.on_stuck))
-        return None if isinstance(found, Refusal) else found
+    async def _run(self) -> Run:
+        """The run, made if it is new, once the disk lets us know."""
+        while True:
+            try:
+                found = await self.trajectories.named(RUN, Open(agent="agent", on_stuck=self.plan.on_stuck))
+            except JournalUnavailable:
+                await self.clock.sleep(1.0)
+            else:
+                assert isinstance(found, Run)
+                return found
+
+    async def _shown(self) -> Phase:
+        """Where the run stands, as the runs API tells it: nobody is told what a crash could take back."""
+        while True:
+            with contextlib.suppress(JournalUnavailable):
+                return (await self.trajectories.durable(await self._run())).state.phase
+            await self.clock.sleep(1.0)
 
     async def _decided(self, run: Run, command: Abort | Commit | Savepoint | Rewind) -> Refusal | None:
         try:
@@ -306,12 +392,15 @@ class Process:
     async def _wait_over(self) -> None:
         """The run is over when it is closed or frozen, and the messages under way have arrived."""
         for _ in range(2000):
-            run = await self.trajectories.find(RUN)
-            if run is None or run.state.phase in (Phase.SUCCEEDED, Phase.ABORTED_CLEAN, Phase.FROZEN):
+            run = await self._run()
+            if not run.state.version or run.state.phase in (Phase.SUCCEEDED, Phase.ABORTED_CLEAN, Phase.FROZEN):
                 break
             await self.clock.sleep(10.0)
         await self.clock.sleep(30.0)
-        await self.journal.flush()
+        await self._run()
+        while True:
+            with contextlib.suppress(JournalError):
+                return await self.journal.flush()
 
 
 def _said(outcome: Outcome) -> str:

@@ -7,11 +7,12 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from gateway.core.records import TrajectoryRewound
+from gateway.core.records import CompensationCompleted, TrajectoryRewound
 from gateway.core.trajectory import Phase, StepState, Trajectory
+from gateway.journal import JournalError
 from tests.simulation.loop import Crash, SimLoop
 from tests.simulation.plan import Plan, drawn
-from tests.simulation.process import RUN, Process
+from tests.simulation.process import RUN, START_S, Process
 from tests.simulation.world import Violation, World
 
 __all__ = ["Report", "play", "play_seed"]
@@ -50,11 +51,15 @@ def play(plan: Plan, rng: random.Random, crashes: list[int]) -> Report:
         fault_ratio=plan.fault_ratio,
         refused_undo=set(plan.refused_undo),
         script={item: list(fates) for item, fates in plan.script.items()},
+        disk_faults_left=plan.disk_faults,
+        refused_tell=set(plan.refused_tell),
+        green_from_s=START_S + plan.green[0],
+        green_until_s=START_S + plan.green[1],
     )
     handled = ended = 0
     logging.getLogger("gateway").setLevel(logging.CRITICAL)
     try:
-        for crash_at in [*crashes, None]:
+        for crash_at in [*crashes, *[None] * (1 + plan.disk_faults)]:
             loop = SimLoop(rng, world.now, crash_at)
             is_over = _live(world, rng, plan, loop)
             handled += loop.handled
@@ -64,7 +69,7 @@ def play(plan: Plan, rng: random.Random, crashes: list[int]) -> Report:
         state = world.durable(RUN)
         check(world, plan, state)
     except Exception as error:
-        error.add_note("\n".join([f"plan: {plan}", f"crashes: {crashes}", *world.trace]))
+        error.add_note("\n".join([f"plan: {plan}", f"crashes: {crashes}", *world.trace, *world.causes[-40:]]))
         raise
     finally:
         logging.getLogger("gateway").setLevel(logging.NOTSET)
@@ -95,6 +100,9 @@ def _live(world: World, rng: random.Random, plan: Plan, loop: SimLoop) -> bool:
     except Crash:
         world.note("CRASH")
         return False
+    except JournalError as error:
+        world.note(f"NO START: {error}")
+        return False
     return True
 
 
@@ -109,6 +117,7 @@ def check(world: World, plan: Plan, state: Trajectory) -> None:
     undone = Counter(e.item for e in world.ledger if e.kind == "undone")
     standing = sorted(item for item in made if made[item] > undone[item])
     was_rewound = any(isinstance(record, TrajectoryRewound) for record, _ in world.records(RUN))
+    told = [e.item for e in world.ledger if e.kind == "told"]
     if strangers := {e.item for e in world.ledger} - {action.item for action in plan.actions}:
         raise Violation(f"nobody asked for {strangers}")
     _check_lifo(world, state, [item for item in undone if made[item] == 1])
@@ -122,14 +131,16 @@ def check(world: World, plan: Plan, state: Trajectory) -> None:
                 raise Violation(f"the run was rewound, and {left} still stands")
             if state.in_doubt or state.in_flight:
                 raise Violation(f"the run is committed with steps {sorted(state.in_doubt | state.in_flight)} unsettled")
-            known = {entry.item for entry in world.ledger}
+            if dropped := [item for item in told if item in world.rewound]:
+                raise Violation(f"the run was rewound past {dropped}, which left all the same")
+            known = {entry.item for entry in world.ledger} | set(world.rewound)
             if missing := [item for item in world.acked if item not in known]:
                 raise Violation(f"the agent was told of {missing}, and the tools know nothing of it")
         case Phase.ABORTED_CLEAN:
             if unsaid := [s.number for s in state.steps.values() if s.is_to_undo]:
                 raise Violation(f"the run is aborted cleanly, and the record says nothing of steps {unsaid}")
-            if standing:
-                raise Violation(f"the run is aborted cleanly, and {standing} still stands")
+            if standing or told:
+                raise Violation(f"the run is aborted cleanly, and {standing or told} still stands")
         case Phase.FROZEN:
             if not plan.may_freeze:
                 raise Violation(f"the run is frozen for no reason that a person could mend: {state.reason}")
@@ -147,12 +158,15 @@ def _check_lifo(world: World, state: Trajectory, undone: list[str]) -> None:
     """What the agent knew to be done before it began another is undone after that other."""
     order = [e.item for e in world.ledger if e.kind == "undone"]
     first = {item: order.index(item) for item in undone}
+    when = {e.item: e.at for e in reversed(world.ledger) if e.kind == "undone"}
     for a, at in world.acked.items():
         for b in undone:
-            if a in undone and a != b and at <= world.first_sent.get(b, 0.0) and first[a] < first[b]:
+            begun = world.first_sent.get(b, 0.0)
+            if a in undone and a != b and at <= begun <= when[a] and first[a] < first[b]:
                 raise Violation(f"{a} was done before {b} was begun, and undone before it")
     if state.phase is Phase.FROZEN and state.on_stuck == "stop":
+        ended = {r.step: at for at, (r, _) in enumerate(world.records(RUN), 1) if isinstance(r, CompensationCompleted)}
         for stuck in [s for s in state.steps.values() if s.state is StepState.COMPENSATION_FAILED]:
             for other in state.steps.values():
-                if other.order < stuck.intended and other.state is StepState.COMPENSATED:
+                if other.order < stuck.intended <= ended.get(other.number, 0) and other.state is StepState.COMPENSATED:
                     raise Violation(f"step {other.number} was undone past step {stuck.number}, which is stuck")

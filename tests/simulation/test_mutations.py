@@ -10,18 +10,21 @@ from functools import partial
 import pytest
 
 from tests.simulation.mutations import MUTATIONS
-from tests.simulation.plan import canonical
+from tests.simulation.plan import canonical, directed
 from tests.simulation.schedule import Report, play, play_seed
 
 SEEDS = 1500
 
 
 def schedules() -> Iterator[Callable[[], Report]]:
-    """The hanging call, with the process ended while it hangs, then whatever the seeds bring."""
+    """The hanging call, with the process ended while it hangs, the stories of gate and outbox, then what the seeds bring."""
     (hanging,) = [plan for plan in canonical() if plan.name == "hanging"]
     for seed in range(8):
         for crash_at in (20, 30, 40, 50):
             yield partial(play, hanging, random.Random(seed), [crash_at])
+    for plan in directed():
+        for seed in range(60):
+            yield partial(play, plan, random.Random(seed), [])
     for seed in range(SEEDS):
         yield partial(play_seed, seed)
 
@@ -39,5 +42,5 @@ def test_without_this_step_the_simulation_turns_red(step: str) -> None:
 
 
 def test_with_every_step_in_place_the_same_schedules_are_green() -> None:
-    for schedule in itertools.islice(schedules(), 100):
+    for schedule in itertools.islice(schedules(), 400):
         schedule()

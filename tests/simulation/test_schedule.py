@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 
 import pytest
 
-from tests.simulation.schedule import play_seed
+from tests.simulation.disk import DiskFault
+from tests.simulation.plan import directed
+from tests.simulation.schedule import play, play_seed
 
 SCHEDULES = int(os.environ.get("SEAWALL_SCHEDULES", "5000"))
 CHUNK = 250
@@ -37,3 +40,17 @@ def test_the_schedules_reach_every_end() -> None:
     reports = [play_seed(seed) for seed in range(300)]
     assert {report.phase for report in reports} == {"succeeded", "aborted_clean", "frozen"}
     assert sum(report.crashes for report in reports) > 100
+
+
+def test_the_schedules_reach_gates_the_outbox_and_every_fault_of_the_disk() -> None:
+    bad_disk = directed()[-1]
+    reports = [play_seed(seed) for seed in range(600)] + [play(bad_disk, random.Random(n), []) for n in range(100)]
+    lines = "\n".join(line for report in reports for line in report.trace)
+    for seen in (
+        " LEDGER told ", " LEDGER pivot guarded-pivot", "HELD_FOR_APPROVAL", "ERR_PIVOT_GATE", " DISK ApprovalExpired",
+        " DISK StepReleased", " DISK StepDeferred", "StepDeferred TrajectoryFrozen", "NO START",
+    ):  # fmt: skip
+        assert seen in lines, seen
+    for method in ("write", "read", "open_heads", "recall", "find_key", "keep", "kept"):
+        for fault in list(DiskFault)[1:]:
+            assert f" DISK {method} {fault}\n" in lines, (method, fault)

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import NoReturn
 
 import orjson
@@ -15,14 +16,30 @@ import orjson
 from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
 from gateway.core.message import BytesBody, Reply, Request
-from gateway.core.records import CompensationIntended, Record, StepCommitted, StepIntended, decode
+from gateway.core.records import (
+    ApprovalDecided,
+    ApprovalRequested,
+    CompensationIntended,
+    Record,
+    StepCommitted,
+    StepIntended,
+    StepReleased,
+    decode,
+)
 from gateway.core.tool import ToolSpec
-from gateway.core.trajectory import Trajectory, fold
+from gateway.core.trajectory import Phase, Step, StepState, Trajectory, fold
 from gateway.egress import Timings
-from gateway.journal import Append
 from gateway.journal.memory import MemoryJournal
+from tests.simulation.disk import DiskFault, SimJournal
 
-__all__ = ["Entry", "Fate", "SimEgress", "SimJournal", "Violation", "World"]
+__all__ = ["APPROVERS", "EPOCH_MS", "Entry", "Fate", "SimEgress", "Violation", "World"]
+
+EPOCH_MS = 1_700_000_000_000
+"""UTC milliseconds at virtual time 0."""
+
+APPROVERS, REQUIRED = ("ann", "bob", "carl"), 2
+TIMEOUT_S, VALID_S, LEASE_S = 60.0, 30.0, 90.0
+"""As the manifest has them."""
 
 LATEST_S = 3.5
 """A message arrives within this time or never: less than any probe's `delay`, which is what `delay` promises."""
@@ -32,6 +49,7 @@ LAG_S = 2.0
 
 
 _KINDS = (("made", "pivot"), ("undone",))
+_EFFECTS = {"note": "noted", "lock": "noted", "go": "pivot", "tell": "told"}
 
 
 class Violation(AssertionError):
@@ -68,7 +86,8 @@ class Entry:
 
 @dataclass(slots=True)
 class World:
-    """`faults_left` messages may still go wrong; then the world is well, so that every run can end."""
+    """`faults_left` messages may still go wrong, and `disk_faults_left` accesses to the disk; then the world is well, so
+    that every run can end. `verified` and `said` are what the verifier and the people really answered."""
 
     rng: random.Random
     now: float = 1_000.0
@@ -84,10 +103,20 @@ class World:
     acked: dict[str, float] = field(default_factory=dict)
     first_sent: dict[str, float] = field(default_factory=dict)
     is_checked: bool = True
+    disk: MemoryJournal = field(default_factory=MemoryJournal)
+    disk_faults_left: int = 0
     journal: SimJournal | None = None
+    refused_tell: set[str] = field(default_factory=set)
+    green_from_s: float = 0.0
+    green_until_s: float = float("inf")
+    verified: dict[str, list[tuple[float, bool]]] = field(default_factory=dict)
+    said: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
+    clicked: set[tuple[str, str]] = field(default_factory=set)
+    baited: set[str] = field(default_factory=set)
     violations: list[str] = field(default_factory=list)
     bugs: list[str] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
+    causes: list[str] = field(default_factory=list)
     boots: int = 0
     rewound: list[str] = field(default_factory=list)
 
@@ -101,12 +130,21 @@ class World:
 
     # --- the disk
 
+    def disk_fault(self, method: str) -> DiskFault:
+        """What becomes of an access to the disk."""
+        if self.disk_faults_left <= 0 or self.rng.random() > 0.15:
+            return DiskFault.FINE
+        self.disk_faults_left -= 1
+        fault = self.rng.choice(tuple(DiskFault)[1:])
+        self.note(f"DISK {method} {fault}")
+        return fault
+
     def streams(self) -> list[str]:
-        return [] if self.journal is None else list(self.journal._streams)
+        return list(self.disk._streams)
 
     def records(self, run: str) -> list[tuple[Record, int]]:
-        known = None if self.journal is None else self.journal._streams.get(run)
-        return [] if known is None else [(decode(entry.kind, entry.data), entry.at) for entry in known.entries]
+        known = self.disk._streams.get(run)
+        return [] if known is None else [(_decoded(entry.kind, entry.data), entry.at) for entry in known.entries]
 
     def durable(self, run: str) -> Trajectory:
         return fold(run, self.records(run))
@@ -123,18 +161,71 @@ class World:
                         return
             self.violate(f"{method} {target} left before its intent to undo was durable")
         for run in self.streams():
+            if target.startswith("/tell/"):
+                self._check_release(run, target)
+                return
             if target.startswith("/go/"):
                 self._check_gate(run, target)
             if any(isinstance(r, StepIntended) and r.target == target for r, _ in self.records(run)):
                 return
         self.violate(f"{method} {target} left before its intent was durable")
 
+    def _check_release(self, run: str, target: str) -> None:
+        """What is staged leaves after the pivot, in order, and each release is durable before it (invariant 5)."""
+        state = self.durable(run)
+        step = next((step for step in state.steps.values() if step.target == target), None)
+        if step is None or not any(isinstance(r, StepReleased) and r.step == step.number for r, _ in self.records(run)):
+            self.violate(f"{target} left before its release was durable")
+        if Phase.FINALIZING not in (state.phase, state.resume):
+            self.violate(f"{target} left while its run was {state.phase}")
+        if state.pivot is not None and state.steps[state.pivot].state is not StepState.COMMITTED:
+            self.violate(f"{target} left before the pivot had committed")
+        done = (StepState.COMMITTED, StepState.SKIPPED)
+        before = [s for s in state.steps.values() if s.is_staged and s.number < step.number and s.state not in done]
+        if before:
+            self.violate(f"{target} left before {[s.target for s in before]}, which came earlier")
+
     def _check_gate(self, run: str, target: str) -> None:
         """The pivot leaves only when everything before it is settled and can be undone (invariant 5)."""
         state = self.durable(run)
-        unsettled = (state.in_doubt | state.in_flight | state.unbound) - {state.pivot}
+        before = range(1, state.pivot or len(state.steps) + 1)
+        unsettled = (state.in_doubt | state.in_flight | state.unbound).intersection(before)
         if unsettled:
             self.violate(f"{target} left while steps {sorted(unsettled)} were not settled")
+        step = next((step for step in state.steps.values() if step.target == target), None)
+        if target.startswith("/go/guarded") and step is not None:
+            self._check_clearance(state, step)
+
+    def _check_clearance(self, state: Trajectory, step: Step) -> None:
+        """A guarded pivot leaves only on what its gates really said, to exactly this, of the run as it was (invariant 5)."""
+        target, item = step.target, step.target.split("/")[2]
+        earlier = [s for s in state.steps.values() if s.number < step.number]
+        if any(s.tool == "brief" and s.state is StepState.COMMITTED for s in earlier):
+            self.violate(f"{target} left though its check does not hold")
+        since = max([s.committed_at / 1000 for s in earlier], default=0.0) - EPOCH_MS / 1000
+        if not any(is_green and at >= since - 0.001 for at, is_green in self.verified.get(item, ())):
+            self.violate(f"{target} left, and the verifier never agreed to the run as it was")
+        ended = [s for s in earlier if s.lease is not None and step.intended_at > s.committed_at + LEASE_S * 1000]
+        if ended:
+            self.violate(f"{target} left after a lease had run out")
+        if not any(self._is_granted(state, step, name) for name in state.approvals):
+            self.violate(f"{target} left without an approval that was given, for exactly this, and in time")
+
+    def _is_granted(self, state: Trajectory, step: Step, name: str) -> bool:
+        """Whether an approval was given by enough of those who may, by the records and by what they really said."""
+        asked, yes = None, dict[str, float]()
+        for record, at in self.records(state.id)[: step.intended]:
+            if isinstance(record, ApprovalRequested) and record.approval == name and record.target == step.target:
+                asked = at
+            elif isinstance(record, ApprovalDecided) and record.approval == name:
+                if record.verdict == "reject":
+                    return False
+                if record.principal in APPROVERS and (record.principal, "approve") in self.said.get(step.target, ()):
+                    yes.setdefault(record.principal, at)
+        if asked is None or len(yes) < REQUIRED:
+            return False
+        last = max(yes.values())
+        return last < asked + TIMEOUT_S * 1000 and step.intended_at < last + VALID_S * 1000
 
     # --- the tools
 
@@ -149,6 +240,10 @@ class World:
             lag_s = self.rng.random() * LAG_S
             seen = [e for e in self.ledger if e.item == item and e.kind != "undone" and e.at <= self.now - lag_s]
             return 200, {"items": [item] if seen else [], "id": f"id-{item}"}
+        if verb == "verify":
+            is_green = self.green_from_s <= self.now < self.green_until_s
+            self.verified.setdefault(item, []).append((self.now, is_green))
+            return 200, {"ok": is_green}
         remembered = None if key is None or tool.idempotency is None else self.answers.get((tool.name, key))
         if remembered is not None and tool.idempotency is not None:
             since, status, told = remembered
@@ -167,7 +262,9 @@ class World:
                 return 404, {"error": "gone already"}
             self._enter("undone", item)
             return 200, {}
-        self._enter("noted" if verb == "note" else "pivot" if verb == "go" else "made", item)
+        if verb == "tell" and item in self.refused_tell:
+            return 422, {"error": "nobody wants to hear that"}
+        self._enter(_EFFECTS.get(verb, "made"), item)
         return 200, {"id": f"id-{item}"}
 
     def _enter(self, kind: str, item: str) -> None:
@@ -190,11 +287,13 @@ class World:
             self.violate(f"{new.item} was undone after the pivot")
         if new.kind == "made" and any(e.kind == "pivot" for e in self.ledger):
             self.violate(f"{new.item} was done after the pivot")
+        if new.kind == "told" and len(self.effects(new.item, "told")) > 1:
+            self.violate(f"{new.item} was told twice")
 
     # --- the network
 
     def fate(self, target: str) -> Fate:
-        script = self.script.get(target.split("/")[2] if target.startswith(("/make", "/go")) else target)
+        script = self.script.get(target.split("/")[2] if target.startswith(("/make", "/go", "/tell")) else target)
         if script:
             return script.pop(0)
         is_undo = target.startswith("/undo/")
@@ -217,6 +316,11 @@ class World:
         """Let what was under way when the process ended arrive in the time of the next one."""
         for due in list(self.under_way):
             _arrange(self, due)
+
+
+@lru_cache(8192)
+def _decoded(kind: str, data: bytes) -> Record:
+    return decode(kind, data)
 
 
 def _arrange(world: World, due: tuple[float, Callable[[], None]]) -> None:
@@ -264,12 +368,12 @@ class SimEgress:
                 world.post(timings.first_byte_s + world.rng.random() * LATEST_S, arrive)
             case Fate.TWICE:
                 world.post(latency, arrive)
-                if tool.idempotency is not None and not target.startswith("/list"):
+                if tool.idempotency is not None and not target.startswith(("/list", "/verify")):
                     world.post(latency + world.rng.random() * LATEST_S, arrive)
             case Fate.ERROR_BEFORE | Fate.THROTTLED | Fate.NO:
                 await asyncio.sleep(latency)
                 status = {Fate.ERROR_BEFORE: 500, Fate.THROTTLED: 429, Fate.NO: 422}[fate]
-                if fate is Fate.NO and target.startswith("/undo"):
+                if fate is Fate.NO and target.startswith(("/undo", "/tell", "/verify")):
                     status = 503
                 if fate is Fate.NO and key is not None and tool.idempotency is not None and status == 422:
                     known = world.answers.setdefault((tool.name, key), (world.now, 422, {"error": "no"}))
@@ -285,7 +389,7 @@ class SimEgress:
     def _check_key(self, tool: ToolSpec, target: str, key: str | None) -> None:
         """What had its effect is never sent again once the tool may have forgotten its key (invariant 2)."""
         first = self._world.answers.get((tool.name, key or ""))
-        if tool.idempotency is None or first is None or target.startswith("/undo"):
+        if tool.idempotency is None or first is None or first[1] >= 400 or target.startswith("/undo"):
             return
         if self._world.now - first[0] >= tool.idempotency.window:
             self._world.violate(f"{target} was sent again {self._world.now - first[0]:.0f} s after its effect")
@@ -295,48 +399,6 @@ class SimEgress:
 
 def _reply(status: int, told: dict[str, object]) -> Reply:
     return Reply(status, b"", ((b"Content-Type", b"application/json"),), BytesBody(orjson.dumps(told)))
-
-
-class SimJournal(MemoryJournal):
-    """The memory journal's rules over a disk that outlives it: what was queued and not committed is gone with the process.
-
-    A commit takes time, so that the process can end before it, and between it and whoever waits for it.
-    """
-
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        disk = world.journal
-        if disk is not None:
-            self._streams, self._keys, self._notes = disk._streams, disk._keys, disk._notes
-            self._meta, self._bodies = disk._meta, disk._bodies
-        world.journal = self
-        self._world = world
-        self._is_due = False
-        self.is_dead = False
-
-    def append(self, append: Append, *, lazy: bool = False) -> asyncio.Future[None]:
-        if self.is_dead:
-            raise RuntimeError("the process has ended")
-        was_empty = not self._queue
-        future = super().append(append, lazy=lazy)
-        if not lazy and not self._is_due and not (was_empty and not self._queue):
-            self._is_due = True
-            asyncio.get_running_loop().call_later(self._world.rng.random() * 0.01, self._due)
-        return future
-
-    def _due(self) -> None:
-        self._is_due = False
-        super()._commit()
-
-    def _commit(self) -> None:
-        """Called by the parent at the end of a pass: the disk is slower than that."""
-
-    async def flush(self) -> None:
-        super()._commit()
-
-    def remember(self, name: str, value: bytes) -> None:
-        if not self.is_dead:
-            super().remember(name, value)
 
 
 def digest(text: str) -> bytes:

@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from gateway.core.breaker import BreakerSettings
-from gateway.core.call import Call
+from gateway.core.call import Call, Lane
 from gateway.core.codes import Code
 from gateway.core.fault import Fault
 from gateway.core.manifest import IdempotencySettings, Tier
 from gateway.core.outcome import Failed, Outcome, Rejected, Success
-from gateway.core.tool import ToolSpec
+from gateway.core.tool import BoundRequest, Probe, RequestTemplate, ToolSpec
 from gateway.egress import StreamBroken
 from gateway.stages.breaker import BreakerStage
 from gateway.telemetry import Telemetry
@@ -183,6 +183,22 @@ async def test_an_irreversible_call_in_doubt_may_be_the_canary_under_its_key() -
     await keyless.open()
     await keyless.clock.advance(30.0)
     assert code_of(await keyless.send(Success(reply_of()), keyless.call(is_in_doubt=True))) is Code.CIRCUIT_OPEN
+
+
+async def test_an_irreversible_call_that_a_run_owes_may_be_the_canary_where_a_doubt_could_be_settled() -> None:
+    """Found by the simulation: a notice past the pivot waited for a harmless call, and none ever came (ADR 0100)."""
+    probe = Probe(RequestTemplate("GET /notices", lambda env: BoundRequest("payments", "GET", "/")))
+    plain, probed = (operation_of("notice", Tier.PIVOT, is_staged=True, probe=each) for each in (None, probe))
+    for tool, may in (
+        (tool_of("payments", plain, idempotency=IdempotencySettings()), True),
+        (tool_of("payments", probed), True),
+        (tool_of("payments", plain), False),
+    ):
+        bench = Bench(tool)
+        await bench.open()
+        await bench.clock.advance(30.0)
+        outcome = await bench.send(Success(reply_of()), bench.call(lane=Lane.FINALIZATION))
+        assert isinstance(outcome, Success) is may
 
 
 async def read_through(outcome: Outcome) -> None:

@@ -60,16 +60,19 @@ async def test_the_answer_waits_for_the_disk() -> None:
     rig = Rig()
     hold = asyncio.Event()
     hold.set()
-    rig.journal.hold = hold
+    rig.journal.hold, answered = hold, asyncio.Event()
 
     async def answer(call: Call) -> Outcome:
         hold.clear()
+        answered.set()
         return ok()
 
     rig.answers = [answer]
     call = rig.start()
-    done, _ = await asyncio.wait((call,), timeout=0.02)
-    assert not done
+    await answered.wait()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not call.done()
     hold.set()
     assert isinstance(await call, Success)
 

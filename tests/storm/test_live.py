@@ -9,6 +9,8 @@ import pytest
 from gateway.core.retry import RetrySettings
 from gateway.storm.generator import Alone
 from gateway.storm.live import live_engine
+from gateway.storm.recording import Recording
+from gateway.storm.report import write_report
 from gateway.storm.runner import run_storm
 from gateway.storm.scenario import PolicySettings, Scenario, load
 from tests.commands.test_storm import storm
@@ -57,6 +59,51 @@ def test_both_engines_tell_the_same_story_of_one_scenario(tmp_path: Path) -> Non
     assert 2 <= live.figures["naive"]["during"]["amplification"] <= 5
     assert live.figures["seawall"]["during"]["attempts"] <= virtual.figures["seawall"]["during"]["attempts"] + 40
     assert live.figures["seawall"]["opens"] >= 1
+
+
+CRASHES = """
+name: crashing
+title: A gateway that is killed under load
+seconds: 8s
+engines: [live]
+manifest: |
+  version: 1
+  domains: {ledger: {concurrency: 64, queue: 64, timeouts: {connect: 1s, first_byte: 2s, total: 5s}}}
+  tools:
+    ledger:
+      upstream: http://127.0.0.1:9
+      domain: ledger
+      breaker: {window: 1000, failure_ratio: 1, consecutive: 1000, cooldown: 1s}
+      operations:
+        book:
+          match: POST /items
+          tier: compensable
+          compensator: {request: "DELETE /items?call=${request.query.call}"}
+          probe: {request: "GET /effects?call=${request.query.call}", landed: response.json.count > 0}
+world: {ledger: {workers: 64, service: 50ms}}
+load: [{tool: ledger, arrive: steady, rate: 40, agents: 8, request: POST /items, insists: 1000, pause: 250ms, end: 7s}]
+faults: [{kind: kill, start: 1s, end: 6s, every: 1s}]
+plots: [flow, back]
+"""
+
+
+@pytest.mark.timeout(240)
+def test_a_gateway_killed_under_load_doubles_and_loses_nothing(tmp_path: Path) -> None:
+    """The tool honours no key, so that its own ledger would show a second effect; two gateways, each with its journal."""
+    path = tmp_path / "crashing.yaml"
+    path.write_text(CRASHES.replace("seconds: 8s", "seconds: 8s\ngateways: 2"))
+    run = run_storm(load(str(path)), engine_name="live", out=tmp_path / "out", **live_engine())
+    figures = run.figures["seawall"]
+    assert figures["kills"] >= 2
+    assert figures["toll"] == {"effects": 279, "doubled": 0, "lost": 0, "unclaimed": 0}, figures["codes"]
+    assert figures["succeeded"] == 279, figures["codes"]
+    (again,) = (tmp_path / "out" / "events").iterdir()
+    recording = Recording.read(again)
+    assert len(recording.kills) == figures["kills"]
+    assert {0, 1} == set(recording.kills.gateway)
+    assert recording.toll["effects"] == 279
+    pages = {page.name for page in write_report(tmp_path / "out").parent.iterdir()}
+    assert {"crashing-back.png", "crashing-flow.png", "report.html"} <= pages
 
 
 async def test_a_gateway_that_runs_already_is_stormed_from_outside(tmp_path: Path) -> None:

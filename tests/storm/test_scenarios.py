@@ -30,4 +30,5 @@ def test_the_claims_of_a_scenario_hold(name: str) -> None:
 def test_all_scenarios_of_the_lab_are_there() -> None:
     assert {
         "herd", "collapse", "hysteresis", "trip", "outage", "bulkhead", "fairness", "flapping", "throttled", "replicas",
+        "ceiling", "crashes",
     } <= set(shipped())  # fmt: skip

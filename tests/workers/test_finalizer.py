@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from unittest import mock
+
+from gateway.core.breaker import Reason
+from gateway.core.call import Call
 from gateway.core.codes import Code
 from gateway.core.fault import Fault
-from gateway.core.incident import freeze
+from gateway.core.incident import freeze, release
 from gateway.core.manifest import Tier
 from gateway.core.outcome import Failed, Outcome, Refusal, Rejected, Success
+from gateway.core.records import StepIntended
 from gateway.core.saga import Commit
 from gateway.core.tool import Catalog, Operation
 from gateway.core.trajectory import Phase, StepState
+from gateway.journal import JournalUnavailable
+from gateway.journal.trajectories import Run
 from gateway.workers.finalizer import Finalizer
 from gateway.workers.unwinder import Patience
 from tests.builders import catalog_of, operation_of, tool_of
 from tests.stages.gate_rig import GateRig
+from tests.stages.saga_rig import ok
 
 PIVOT = operation_of("payout", Tier.PIVOT)
 NOTICE = operation_of("notice", Tier.PIVOT, is_staged=True)
@@ -172,3 +181,91 @@ async def test_a_closing_run_is_committed_once_nothing_is_left() -> None:
     rig.finalizer().run_once()
     await rig.until(Phase.SUCCEEDED)
     assert len(rig.sent) == 1
+
+
+async def deferred(rig: Rig) -> Run:
+    """A run past its pivot with one step that is owed."""
+    await rig.act(PIVOT)
+    rig.answers = [down()]
+    await rig.act(IDEM, b"x")
+    run = await rig.trajectories.find("r1")
+    assert run is not None
+    assert run.state.steps[2].state is StepState.DEFERRED
+    return run
+
+
+async def test_the_agent_and_the_finalizer_never_send_the_same_step_at_once() -> None:
+    """Found by the simulation: the agent came back while the finalizer was reading what it had to send."""
+    rig = Rig()
+    run = await deferred(rig)
+    finalizer, at_once = rig.finalizer(), []
+
+    async def answer(call: Call) -> Outcome:
+        at_once.append(call.key)
+        await rig.clock.sleep(1.0)
+        at_once.remove(call.key)
+        assert not at_once
+        return ok()
+
+    async def slowly(found: Run, number: int) -> StepIntended:
+        await rig.clock.sleep(0.5)
+        return await real(found, number)
+
+    rig.answers = [answer, answer]
+    real, rig.trajectories.intent = rig.trajectories.intent, slowly  # type: ignore[method-assign]
+    finalizer.run_once()
+    await rig.clock.settle()
+    again = rig.start(b"x", operation=IDEM, tool=TOOL)
+    await rig.clock.advance(5.0)
+    assert isinstance(await again, Success)
+    assert len(rig.sent) == 3, "the pivot, the one that failed, and one more"
+    assert run.state.steps[2].state is StepState.COMMITTED
+
+
+async def test_a_repeat_that_a_frozen_run_refuses_does_not_keep_the_step_for_itself() -> None:
+    """It stayed taken for good: after the release of the run nobody could finish it."""
+    rig = Rig()
+    run = await deferred(rig)
+    await rig.trajectories.recorded(run, freeze(run.state, "OPERATOR_FREEZE", "stop", "ann"))
+    assert isinstance(await rig.act(IDEM, b"x"), Rejected)
+    assert not run.busy
+    await rig.trajectories.recorded(run, release(run.state, None, "ann", "go on"))
+    rig.finalizer().run_once()
+    await rig.clock.settle()
+    assert run.state.steps[2].state is StepState.COMMITTED
+
+
+async def test_a_step_that_only_a_harmless_call_could_try_out_is_for_a_person_in_the_end() -> None:
+    """A breaker's cooldown ends by itself, and costs no patience; a wait for somebody else's call may not (ADR 0100)."""
+    rig = Rig()
+    await rig.act(NOTICE)
+    await rig.act(PIVOT)
+    nobody = {"reason": Reason.NO_ELIGIBLE_CANARY.value}
+    refusal = Refusal(code=Code.CIRCUIT_OPEN, detail="try another call", retry_after_ms=1000, extra=nobody)
+    rig.answers = [Rejected(refusal) for _ in range(100)]
+    rig.finalizer(elapsed_s=20.0).run_once()
+    await rig.until(Phase.FROZEN)
+    assert rig.state().incident == "POST_PIVOT_STALLED"
+
+
+async def test_a_journal_that_refuses_at_once_is_not_asked_again_at_once() -> None:
+    """While the disk hangs, every write is refused without a wait: the finalizer went round and round."""
+    rig = Rig()
+    await rig.act(NOTICE)
+    await rig.act(PIVOT)
+    tries = 0
+
+    def refused_append(*args: object, **more: object) -> asyncio.Future[None]:
+        nonlocal tries
+        tries += 1
+        future = asyncio.get_running_loop().create_future()
+        future.set_exception(JournalUnavailable("the disk hangs"))
+        return future
+
+    with mock.patch.object(rig.journal, "append", refused_append):
+        finalizer = rig.finalizer()
+        finalizer.run_once()
+        await rig.clock.advance(10.0)
+        assert 1 < tries < 30
+    await rig.clock.advance(2.0)
+    assert rig.state().steps[1].state is StepState.COMMITTED

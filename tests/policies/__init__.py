@@ -1,0 +1,1 @@
+"""The packs of rules that come with Seawall."""
