@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from gateway.core.server import ServerSettings
     from gateway.telemetry import Telemetry
 
-__all__ = ["serve"]
+__all__ = ["LOCK_WAIT_S", "serve"]
+
+LOCK_WAIT_S = 2.0
+"""A process that was killed holds its lock until the system has taken it down: milliseconds, more with much memory. Longer
+than that it is alive, and starting beside it is a mistake to be told soon."""
 
 
 @click.command()
@@ -62,7 +66,7 @@ async def _serve(settings: ServerSettings, telemetry: Telemetry) -> int:
     from gateway.config.errors import ConfigError
     from gateway.journal import JournalError
 
-    gateway = Gateway(settings, telemetry=telemetry)
+    gateway = Gateway(settings, telemetry=telemetry, lock_wait_s=LOCK_WAIT_S)
     try:
         await gateway.start()
     except (ConfigError, StartError, JournalError) as error:

@@ -595,6 +595,14 @@ class _Compiler:
             self.secret(secret, entry.at(*path, "headers"))
         return template
 
+    def reads_response(self, settings: CompensatorSettings) -> list[tuple[str | int, ...]]:
+        """Return where a compensator is bound from the answer of its step: paths below its own mapping."""
+        found: list[tuple[str | int, ...]] = []
+        part = _request_part(settings)
+        part = _call_part(part) if settings.request.startswith(f"{CALL} ") else part
+        compile_request(part, "", _PROBE, lambda below, *_: found.append(below))
+        return found
+
     @property
     def problems(self) -> Problems:
         """Where problems go."""
@@ -718,6 +726,17 @@ class _Operations:
                 self._entry.at(*at, "probe"),
                 "a probe is a read",
                 "use GET or HEAD; POST only where the tool searches by it",
+            )
+        if probe is not None and probe.landed is not None and probe.result is None and settings.compensator is not None:
+            self._check_unanswered(settings.compensator, (*at, "compensator"))
+
+    def _check_unanswered(self, compensator: CompensatorSettings, at: tuple[str, ...]) -> None:
+        """A step that the probe finds to have landed has no answer then to bind its undo from: it is left as residue."""
+        for below in self._compiler.reads_response(compensator):
+            self._problems.warn(
+                self._entry.at(*at, *below),
+                "it reads `response`, which a step that the probe settles does not have, so that one cannot be undone",
+                "give the probe a `result`, or bind this from `request` or `params`",
             )
 
     def _pattern(self, name: str, settings: OperationSettings, at: tuple[str, ...]) -> Pattern | None:

@@ -228,7 +228,12 @@ class ProbeSettings(RequestSettings):
     landed: Annotated[str | None, CEL, Doc("True if the step had its effect.")] = None
     not_landed: Annotated[str | None, CEL, Doc("True if it certainly had none; neither: unknown.")] = None
     result: Annotated[
-        str | None, CEL, Doc("The JSON that the step would have answered, from the probe's `response`.")
+        str | None,
+        CEL,
+        Doc(
+            "The JSON that the step would have answered, from the probe's `response`. Without it a compensator that reads "
+            "`response` cannot undo a step that the probe settled."
+        ),
     ] = None
     gone: Annotated[
         str | None, CEL, Doc("Asked after the compensator, `delay` later: true if the effect is really undone.")

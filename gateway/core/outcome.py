@@ -31,7 +31,8 @@ class Refusal:
     Attributes:
         code: the row of `core/codes.py`.
         detail: one sentence written for the model: what happened, to which tool, what to do next.
-        retry_after_ms: when a repeat makes sense; None where it does not.
+        retry_after_ms: when a repeat makes sense, or, of an unknown outcome, when the identical call may find it out; None
+            where neither does.
         dispatched: overrides the row's fact where we know better.
         retryable: overrides the row's advice where we know better.
         dependency: the tool or domain that the refusal is about.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from gateway.core.codes import CODES
+from gateway.core.codes import CODES, Code
 from gateway.core.message import Headers
 from gateway.core.outcome import Refusal
 
@@ -50,7 +50,8 @@ def problem(
         "code": refusal.code.value,
         "class": row.error_class.value,
         "retryable": retryable,
-        "retry_after_ms": refusal.retry_after_ms if retryable else None,
+        # Not a repeat: the identical call, then, finds out what became of the one that was sent.
+        "retry_after_ms": refusal.retry_after_ms if retryable or refusal.code is Code.OUTCOME_UNKNOWN else None,
         "dispatched": dispatched.value,
         "dependency_id": refusal.dependency,
         "trajectory": trajectory,

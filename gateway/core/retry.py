@@ -171,12 +171,19 @@ def conclude(earlier: Outcome | None, last: Outcome, *, has_key: bool = True) ->
     answered 404 because the first one landed.
     """
     if isinstance(earlier, InDoubt) and not (isinstance(last, Success) if not has_key else _settles(last)):
-        retry_after_ms = None if isinstance(last, Success | Rejected) else last.retry_after_ms
-        return last if isinstance(last, InDoubt) else replace(earlier, reply=None, retry_after_ms=retry_after_ms)
+        return last if isinstance(last, InDoubt) else _still_doubtful(earlier, last)
     if isinstance(earlier, Failed) and isinstance(last, Rejected):
         dispatched = Dispatched.NO if earlier.fault in _NEVER_SENT else Dispatched.YES
         return Failed(earlier.fault, refusal=replace(last.refusal, dispatched=dispatched))
     return last
+
+
+def _still_doubtful(doubt: InDoubt, last: Outcome) -> InDoubt:
+    """Return a doubt that a repeat did not settle, with when the next may: as the tool said, or as we who refused it."""
+    asked_ms = None if isinstance(last, Success | Rejected) else last.retry_after_ms
+    hint_ms = last.refusal.retry_after_ms if isinstance(last, Rejected) else asked_ms
+    refusal = doubt.refusal if hint_ms is None else replace(doubt.refusal, retry_after_ms=hint_ms)
+    return replace(doubt, reply=None, retry_after_ms=asked_ms, refusal=refusal)
 
 
 def _settles(outcome: Outcome) -> bool:

@@ -28,6 +28,7 @@ from gateway.journal import (
     Head,
     JournalCorrupt,
     JournalError,
+    JournalLocked,
     JournalPoisoned,
     JournalStats,
     JournalUnavailable,
@@ -56,6 +57,7 @@ T = TypeVar("T")
 
 _CACHED_STANDINGS = 16_384
 _SWEEP_RECORDS = 5_000
+_LOCK_POLL_S = 0.02
 
 
 class SqliteJournal:
@@ -98,6 +100,8 @@ class SqliteJournal:
         settings: CommitterSettings | None = None,
         keys: Path | str | None = None,
         checkpoint: Path | str | None = None,
+        wait_s: float = 0.0,
+        on_wait: Callable[[JournalLocked], object] = lambda held: None,
     ) -> SqliteJournal:
         """Open the journal in a folder (or in a named SQLite file), made if there is none.
 
@@ -109,15 +113,18 @@ class SqliteJournal:
             settings: bounds of the queue.
             keys: the key ring; by default beside the folder, made if the journal is new.
             checkpoint: the file that tells how far the log had reached; by default beside the folder.
+            wait_s: for how long to wait for another gateway to let the folder go: one that was killed holds it until the
+                system has taken it down.
+            on_wait: called once if that is so, with who holds it.
 
         Raises:
-            JournalLocked: another gateway has the folder open.
+            JournalLocked: another gateway has the folder open, still.
             KeyRingError: the ring is missing, though records were sealed with it.
             JournalCorrupt: the file is damaged; names the first thing found.
             JournalError: the folder cannot be used, or the journal is of another version.
         """
         place = Place.of(path)
-        lock = _enter(place)
+        lock = await _enter(place, wait_s, on_wait)
         blobs = BlobFolder(place.blobs, patience_s=(settings or CommitterSettings()).patience_s)
         connections: list[Connection] = []
         try:
@@ -419,8 +426,8 @@ class SqliteJournal:
             raise
 
 
-def _enter(place: Place) -> FolderLock:
-    """Make the folder durable and take its lock."""
+async def _enter(place: Place, wait_s: float, on_wait: Callable[[JournalLocked], object]) -> FolderLock:
+    """Make the folder durable and take its lock, waiting for it if it is held."""
     try:
         is_new = not place.folder.exists()
         place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -428,7 +435,18 @@ def _enter(place: Place) -> FolderLock:
             sync_folder(place.folder.parent)
     except OSError as error:
         raise JournalUnavailable(f"the folder {place.folder} cannot be used: {error.strerror}") from error
-    return FolderLock.take(place.lock)
+    loop, is_told = asyncio.get_running_loop(), False
+    until = loop.time() + wait_s
+    while True:
+        try:
+            return FolderLock.take(place.lock)
+        except JournalLocked as held:
+            if loop.time() >= until:
+                raise JournalLocked(f"{held} (waited for it for {wait_s:g} s)" if wait_s else str(held)) from None
+            if not is_told:
+                is_told = True
+                on_wait(held)
+        await asyncio.sleep(_LOCK_POLL_S)
 
 
 def _prepare_blobs(place: Place, blobs: BlobFolder) -> None:

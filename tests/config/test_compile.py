@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from gateway.config.source import ManifestSource
 from gateway.core.manifest import Tier
 from tests.config.manifests import ROOT, SECRETS, load, tool, write
@@ -72,3 +74,37 @@ def test_secrets_in_headers_are_resolved_from_the_catalog(tmp_path: Path) -> Non
     bound = compensator.request.bind({})
     assert "canary" not in repr(bound)
     assert catalog.secrets.resolve_headers(bound.headers) == (("X-K", "canary"),)
+
+
+UNANSWERED = """
+tools:
+  pay:
+    upstream: http://pay.test
+    operations:
+      hold:
+        match: POST /holds
+        tier: compensable
+        compensator:
+          request: "POST /holds/${response.json.id}/cancel"
+          json: {ref: "${request.json.ref}", etag: "${response.headers.etag}"}
+        probe: {request: GET /holds, %s}
+"""
+
+
+def test_an_undo_that_needs_an_answer_that_the_probe_cannot_give_is_warned_of_where_it_stands(tmp_path: Path) -> None:
+    """It works as long as answers arrive; a step whose answer was lost is found to have landed, and stays."""
+    source = ManifestSource(write(tmp_path, m=UNANSWERED % "landed: response.json.found == true"), environ={})
+    assert source.load().tools
+    lines = [str(warning).removeprefix(f"{tmp_path}/") for warning in source.warnings]
+    assert [line.split(" ")[0] for line in lines] == ["m.yaml:10:20:", "m.yaml:11:52:"]
+    assert all("it reads `response`, which a step that the probe settles does not have" in line for line in lines)
+    assert all("give the probe a `result`" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "probe", ["landed: response.status == 200, result: response.json", "not_landed: response.status == 404"]
+)
+def test_an_undo_that_finds_what_it_needs_is_not_warned_of(tmp_path: Path, probe: str) -> None:
+    source = ManifestSource(write(tmp_path, m=UNANSWERED % probe), environ={})
+    source.load()
+    assert source.warnings == ()

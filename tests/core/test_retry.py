@@ -110,7 +110,8 @@ class TestConcluding:
         """The repeat failed for certain, but the attempt before it may have landed all the same."""
         together = conclude(self.DOUBT, last)
         assert isinstance(together, InDoubt)
-        assert together.refusal is UNKNOWN
+        hint_ms = last.refusal.retry_after_ms if isinstance(last, Rejected) else last.retry_after_ms  # type: ignore[union-attr]
+        assert together.refusal == replace(UNKNOWN, retry_after_ms=hint_ms)
         assert together.reply is None
 
     @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from gateway.app import Gateway
 from gateway.config.errors import ConfigError
 from gateway.core.server import ServerSettings
 from gateway.journal import JournalLocked
+from gateway.journal.lock import FolderLock
 from tests.gateway.harness import MANIFEST, Child, serving, write_manifest
 from tests.origin import Answer, Drop, Origin
 
@@ -148,6 +149,29 @@ async def test_a_second_gateway_on_the_same_folder_is_refused(tmp_path: Path) ->
         )  # fmt: skip
         with pytest.raises(JournalLocked):
             await second.start()
+
+
+async def test_a_gateway_started_while_the_killed_one_still_holds_its_folder_starts_all_the_same(
+    tmp_path: Path,
+) -> None:
+    """The lock goes with the process, and a killed process goes when the system has time for it."""
+    (tmp_path / "data").mkdir()
+    lock = FolderLock.take(tmp_path / "data" / "journal.lock")
+    async with Origin() as origin:
+        gateway = Child(tmp_path, origin.port)
+        starting = asyncio.create_task(gateway.start())
+        async with asyncio.timeout(30):
+            while '"event":"locked"' not in _log_of(tmp_path):
+                await asyncio.sleep(0.005)
+        lock.release()
+        agent = await starting
+        assert (await agent.send("GET", "/plain/x")).status == 200
+        await gateway.terminate()
+
+
+def _log_of(folder: Path) -> str:
+    log = folder / "gateway.log"
+    return log.read_text() if log.exists() else ""
 
 
 async def test_a_gateway_with_a_bad_manifest_does_not_start_and_leaves_no_lock(tmp_path: Path) -> None:

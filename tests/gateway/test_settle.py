@@ -223,3 +223,59 @@ async def test_the_answer_of_a_probe_that_is_late_is_waited_for(tmp_path: Path, 
     origin.on("GET /holds", slowly)
     async with serving(tmp_path, origin.port, MANIFEST) as running:
         assert (await hold(running)).json == HELD
+
+
+KEYED = """
+version: 1
+domains:
+  saas:
+    timeouts: {connect: 1s, first_byte: 200ms, idle: 1s, total: 2s}
+    retry: {attempts: 1}
+    breaker: {consecutive: 1, cooldown: 40s}
+tools:
+  pay:
+    upstream: http://127.0.0.1:PORT
+    domain: saas
+    idempotency: {header: Idempotency-Key, window: 1h}
+    operations:
+      hold: {match: POST /holds, tier: reversible}
+"""
+
+
+async def test_a_doubt_that_may_not_be_settled_just_now_says_when(tmp_path: Path, origin: Origin) -> None:
+    """The identical call would find out what became of it, but the tool's breaker is open: not now, and not "retry"."""
+    origin.on("POST /holds", Hang())
+    async with serving(tmp_path, origin.port, KEYED) as running:
+        first = await hold(running)
+        assert first.code == "ERR_OUTCOME_UNKNOWN"
+        again = await hold(running)
+        assert again.code == "ERR_OUTCOME_UNKNOWN"
+        assert again.json["dispatched"] == "maybe"
+        assert 1000 < again.json["retry_after_ms"] <= 40_000
+        assert again.json["retryable"] is False
+        assert (again.get("x-should-retry"), again.get("retry-after")) == ("false", None)
+        assert len(origin.requests) == 1
+
+
+async def test_a_step_that_landed_without_an_answer_to_undo_it_by_is_reported_as_residue(
+    tmp_path: Path, origin: Origin
+) -> None:
+    """The probe tells that it landed, and rebuilds no answer; the compensator needs one. Nothing is invented."""
+    text = MANIFEST.replace("          result: response.json.data.filter(h, h.ref == request.json.ref)[0]\n", "")
+    origin.on("POST /holds", Drop())
+    origin.on("GET /holds", listing(HELD))
+    async with serving(tmp_path, origin.port, text) as running:
+        warned = (await running.operator.send("GET", "/api/v1/manifest")).json["warnings"]
+        assert [line for line in warned if "it reads `response`" in line]
+        answer = await hold(running)
+        assert (answer.status, answer.get("seawall-settled")) == (200, "landed")
+        assert "`response` is not known here" in (answer.get("seawall-warning") or "")
+        pivot = await running.agent.send("POST", "/pay/payouts", {}, run="r1")
+        assert pivot.code == "ERR_PIVOT_GATE"
+        assert "cannot be undone" in pivot.json["detail"]
+        await running.agent.send("POST", "/seawall/v1/trajectories/r1/abort", {"reason": "enough"})
+        run = await until(running, "aborted_clean")
+        (left,) = run["residue"]
+        assert (left["step"], run["steps"][0]["state"]) == (1, "skipped")
+        assert "its compensator could not be bound" in left["reason"]
+        assert not [request for request in origin.requests if "cancel" in request.path]

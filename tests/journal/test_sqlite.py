@@ -174,6 +174,28 @@ async def test_a_second_gateway_on_the_folder_is_refused_until_the_first_is_dead
     await journal.close()
 
 
+async def test_a_gateway_waits_for_the_one_before_it_to_be_gone(data, processes):
+    """One that was killed holds the lock for a moment yet: a restart at once must not fail on that."""
+    holder = child(HOLDER, data)
+    processes.append(holder)
+    assert holder.stdout.readline() == b"ready\n"
+    told = []
+
+    def kill(held):
+        told.append(str(held))
+        holder.kill()
+
+    journal = await SqliteJournal.open(data, wait_s=30.0, on_wait=kill)
+    await journal.close()
+    assert len(told) == 1
+    assert f"in use by process {holder.pid} on" in told[0]
+
+
+async def test_it_does_not_wait_for_ever(data, journal):
+    with pytest.raises(JournalLocked, match=r"in use by process .*stop that gateway.*\(waited for it for 0.05 s\)"):
+        await SqliteJournal.open(data, wait_s=0.05)
+
+
 async def test_a_second_journal_in_the_same_process_is_refused_too(journal, data):
     with pytest.raises(JournalLocked):
         await SqliteJournal.open(data)

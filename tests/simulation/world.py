@@ -69,9 +69,10 @@ class Fate(StrEnum):
     ERROR_AFTER = "error_after"
     THROTTLED = "throttled"
     NO = "no"
+    SLOW = "slow"
 
 
-FATES = tuple(Fate)[1:]
+FATES = tuple(fate for fate in Fate if fate not in (Fate.FINE, Fate.SLOW))
 
 
 @dataclass(slots=True)
@@ -119,6 +120,8 @@ class World:
     causes: list[str] = field(default_factory=list)
     boots: int = 0
     rewound: list[str] = field(default_factory=list)
+    contained_at: float | None = None
+    looks: list[tuple[float, str, str]] = field(default_factory=list)
 
     def violate(self, text: str) -> NoReturn:
         """Note that an invariant is broken, wherever this is called from; the schedule ends with it."""
@@ -140,7 +143,7 @@ class World:
         return fault
 
     def streams(self) -> list[str]:
-        return list(self.disk._streams)
+        return [name for name in self.disk._streams if not name.startswith("~")]
 
     def records(self, run: str) -> list[tuple[Record, int]]:
         known = self.disk._streams.get(run)
@@ -236,6 +239,8 @@ class World:
         """The tool does what it is asked, or answers from its memory of the key."""
         _, verb, *rest = target.split("/")
         item = rest[0]
+        if verb == "look":
+            return (200, {"item": item}) if self.effects(item) else (404, {})
         if verb == "list":
             lag_s = self.rng.random() * LAG_S
             seen = [e for e in self.ledger if e.item == item and e.kind != "undone" and e.at <= self.now - lag_s]
@@ -249,7 +254,7 @@ class World:
             since, status, told = remembered
             if self.now - since < tool.idempotency.window:
                 return status, told
-        status, told = self._do(verb, item, is_keyed=tool.name == "keyed")
+        status, told = self._do(verb, item, is_keyed=tool.name in ("keyed", "shelf"))
         if key is not None:
             self.answers[(tool.name, key)] = (self.now, status, told)
         return status, told
@@ -345,7 +350,8 @@ class SimEgress:
         if not is_read and world.is_checked:
             world.check_intent(request.method, target)
             self._check_key(tool, target, key)
-        fate = world.fate(target)
+        self._check_contained(target)
+        fate = Fate.FINE if target.startswith("/look/") else world.fate(target)
         world.sent.append((world.now, tool.name, target, fate.value))
         world.note(f"SEND {tool.name} {request.method} {target} {fate.value}")
         answer: asyncio.Future[tuple[int, dict[str, object]]] = asyncio.get_running_loop().create_future()
@@ -364,6 +370,10 @@ class SimEgress:
                 return Broken(Fault.CONNECT, Dispatched.NO, "refused")
             case Fate.LOST:
                 pass
+            case Fate.SLOW:
+                told = world.apply(tool, request.method, target, key)
+                await asyncio.sleep(1.0)
+                return _reply(*told)
             case Fate.LATE:
                 world.post(timings.first_byte_s + world.rng.random() * LATEST_S, arrive)
             case Fate.TWICE:
@@ -385,6 +395,17 @@ class SimEgress:
             return _reply(*await asyncio.wait_for(answer, timings.first_byte_s))
         except TimeoutError:
             return Broken(Fault.TIMEOUT, Dispatched.MAYBE, "no answer in time")
+
+    def _check_contained(self, target: str) -> None:
+        """No call leaves after severing, and nobody else touches what was made (seed 000, the four stages)."""
+        world = self._world
+        if world.contained_at is None:
+            return
+        item = target.split("/")[2]
+        if not target.startswith("/look/"):
+            world.violate(f"{target} left after its run was severed")
+        elif world.effects(item):
+            world.violate(f"{item} was looked at after the run that made it was quarantined")
 
     def _check_key(self, tool: ToolSpec, target: str, key: str | None) -> None:
         """What had its effect is never sent again once the tool may have forgotten its key (invariant 2)."""
