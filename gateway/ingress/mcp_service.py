@@ -515,6 +515,8 @@ class McpService:
         outbox, conversation = party.outbox, party.conversation
 
         def tell(method: str, params: str | None) -> None:
+            if method == "notifications/tools/list_changed":
+                self.heard(tool.name, method, params)
             outbox.put(notification(method, params))
 
         async def ask(method: str, params: str | None) -> Message:
