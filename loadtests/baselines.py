@@ -197,8 +197,12 @@ def main(scenario: str, seed: int, out: str | None) -> None:
 
 
 def _binary() -> str | None:
-    beside = Path(sys.executable).with_name("envoy")
-    return str(beside) if beside.exists() else shutil.which("envoy")
+    """Return Envoy: what `make storm` installed, else beside this interpreter, else on the path."""
+    ours = Path(__file__).parents[1] / ".clients" / "envoy" / "bin" / "envoy"
+    for place in (ours, Path(sys.executable).with_name("envoy")):
+        if place.exists():
+            return str(place)
+    return shutil.which("envoy")
 
 
 def _address(host: str, port: int) -> dict[str, Any]:
