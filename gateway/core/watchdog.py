@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -171,6 +171,24 @@ class _Orbit:
     states: deque[_State]
     rows: list[int]
     needed: list[int]
+    has_rows: bool = False
+    _values: dict[int, int] = field(default_factory=dict)
+
+    def is_new(self, state: int) -> bool:
+        """Whether none of the states kept is this one."""
+        return state not in self._values
+
+    def append(self, state: _State) -> None:
+        """Keep one more, and forget the oldest where there is no more room."""
+        values = self._values
+        if len(self.states) == self.states.maxlen:
+            oldest = self.states[0].value
+            if values[oldest] == 1:
+                del values[oldest]
+            else:
+                values[oldest] -= 1
+        self.states.append(state)
+        values[state.value] = values.get(state.value, 0) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,12 +382,17 @@ class Watchdog:
                 self._orbits.popitem(last=False)
         states, rows, needed, found = orbit.states, orbit.rows, orbit.needed, 0
         known = len(states)
-        for distance in range(1, period + 1):
-            is_equal = distance <= known and states[known - distance].value == state
-            rows[distance] = rows[distance] + 1 if is_equal else 0
-            if not found and rows[distance] >= needed[distance]:
-                found = distance
-        states.append(_State(state, self.step, self._last_step))
+        if orbit.is_new(state):  # as most are: no row goes on
+            if orbit.has_rows:
+                orbit.rows, orbit.has_rows = [0] * (period + 1), False
+        else:
+            orbit.has_rows = True
+            for distance in range(1, period + 1):
+                is_equal = distance <= known and states[known - distance].value == state
+                rows[distance] = rows[distance] + 1 if is_equal else 0
+                if not found and rows[distance] >= needed[distance]:
+                    found = distance
+        orbit.append(_State(state, self.step, self._last_step))
         if not found:
             return None
         first = states[max(0, len(states) - rows[found] - found)]
