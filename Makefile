@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 CLIENTS := .clients/.installed
+SUITES := .suites/.installed
 SCHEDULES ?= 50000
 
-.PHONY: setup demo test check clients k8s containers image dist bench chaos storm docs lock clean help
+.PHONY: setup demo test check clients suites k8s containers image dist bench chaos storm docs lock clean help
 
 help: ## Show what each target does
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -23,7 +24,7 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP) ## Watch a run fail, be undone, and then succeed, against real tool servers
 	$(BIN)/seawall demo
 
-test: $(STAMP) check clients ## Lint, types, import contracts, generated files, then every test
+test: $(STAMP) check clients suites ## Lint, types, import contracts, generated files, then every test
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS)
 
 k8s: $(STAMP) ## The chart, and the image and pods for real (as root; needs what tests/containers/setup installs)
@@ -46,6 +47,14 @@ $(CLIENTS): $(STAMP) tests/mcp/environments/langgraph.txt tests/mcp/npm/package-
 	.clients/langgraph/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/mcp/environments/langgraph.txt
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/npm ci --silent --no-fund --no-audit --prefix tests/mcp/npm
 	@touch $(CLIENTS)
+
+suites: $(SUITES) ## Install the suites of other people that tests/suites drives
+
+$(SUITES): $(STAMP) tests/suites/requirements.txt tests/suites/npm/package-lock.json
+	$(PYTHON) -m venv --clear .suites/python
+	.suites/python/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/suites/requirements.txt
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/npm ci --silent --no-fund --no-audit --prefix tests/suites/npm
+	@touch $(SUITES)
 
 check: $(STAMP) ## Lint, types, import contracts, generated files fresh
 	$(BIN)/ruff check .
@@ -82,4 +91,4 @@ lock: ## Resolve the lock files again (needs uv): the project's, and of those ve
 	echo 'hatchling>=1.27' | $(LOCK) - -c requirements.lock -o docker/build.lock
 
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) .clients tests/mcp/npm/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis var var.keys var.checkpoint
+	rm -rf $(VENV) .clients .suites tests/mcp/npm/node_modules tests/suites/npm/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis var var.keys var.checkpoint

@@ -304,13 +304,15 @@ class Gateway:
         breaker = BreakerStage(clock, telemetry, journal.remember)
         self._verifier = HttpVerifier(lambda: self._pipeline, self.catalog, clock)
         probers = {"http": HttpProbe(self.catalog, clock)}
+        policy = PolicyStage(self._trajectories, clock, journal.remember, is_shadow=settings.shadow)
+        in_shadow = policy.note_shadow if settings.shadow else None
         self._stages = Stages(
             telemetry=TelemetryStage(clock, telemetry),
             recovery=RecoveryStage(self._trajectories, clock, telemetry, journal.remember),
-            policy=PolicyStage(self._trajectories, clock, journal.remember, is_shadow=settings.shadow),
+            policy=policy,
             idempotency=IdempotencyStage(self._trajectories, journal, clock),
-            hold=HoldStage(self._containment, self._trajectories, self.catalog, clock, is_shadow=settings.shadow),
-            quarantine=QuarantineStage(self._containment, self._trajectories, is_shadow=settings.shadow),
+            hold=HoldStage(self._containment, self.catalog, clock, in_shadow),
+            quarantine=QuarantineStage(self._containment, self._trajectories, in_shadow),
             saga=SagaStage(self._trajectories, journal, telemetry),
             approval=ApprovalStage(self._trajectories, self._verifier, clock, telemetry),
             outbox=OutboxStage(self._trajectories, clock, telemetry),
@@ -389,9 +391,11 @@ class Gateway:
             self._forward,
             breaker.peek,
         )
+        self._proxy.held_by = self._quarantiner.is_quarantined
+        self._proxy.on_stray = self._quarantiner.on_stray
+        self._proxy.contained = self._containment.state.agents
         self._websockets = WebSockets(clock)
         self._proxy.carry = self._websockets.carry
-        self._proxy.contained = self._containment.state.agents
         self._listings = Listings(self.catalog, self._egress, journal, clock)
         service = McpService(
             self.catalog,
@@ -403,6 +407,7 @@ class Gateway:
             journal,
             self._approval,
         )
+        service.held_by = self._quarantiner.is_quarantined
         service.tasks.is_known = self._is_known
         self._mcp = self._proxy.mcp = McpFront(
             service,
@@ -545,7 +550,10 @@ class Gateway:
         def is_meant(whose: Traveller) -> bool:
             return whose.agent == subject.agent and (not subject.run or whose.run in ("", subject.run))
 
-        return self._tunnels.cut(is_meant)
+        def is_severed(agent: str, run: str) -> bool:
+            return self._quarantiner.is_quarantined(run, agent) is not None
+
+        return self._tunnels.cut(is_meant) + self._websockets.cut(is_severed)
 
     def _shown_quarantine(self, run: str, agent: str) -> dict[str, object] | None:
         held = self._quarantiner.is_quarantined(run, agent)

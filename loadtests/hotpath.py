@@ -137,7 +137,7 @@ async def run(
         )
         await gateway.start()
         try:
-            egress = cast(DirectEgress, cast(LeasedEgress, gateway._egress._http)._inner)
+            egress = cast(DirectEgress, cast(LeasedEgress, gateway._egress._http).inner)
             egress._new_route(gateway.catalog().tools["bench"])
             tools = [_Tool(egress, "bench", ends[0]) for _ in range(AGENTS)]
             agents = [_Agent(gateway, workload, index, ends[0]) for index in range(AGENTS)]

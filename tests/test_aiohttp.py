@@ -81,3 +81,11 @@ async def test_a_full_queue_stops_the_parser_until_a_message_is_taken() -> None:
     assert len(parser.feed_data(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 5)[0]) == 2
     parser.message_consumed()
     assert len(parser.feed_data(b"")[0]) == 1
+
+
+async def test_the_last_trailer_of_a_request_is_put_into_the_next_one() -> None:
+    """A bug that `AgentConnection` works around with a fresh parser after each chunked request; without it, it need not."""
+    parser = HttpRequestParser(BaseProtocol(asyncio.get_running_loop()), asyncio.get_running_loop(), 1 << 16)
+    first = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: 1\r\nAuthorization: evil\r\n\r\n"
+    messages, _, _ = parser.feed_data(first + b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert messages[1][0].raw_headers == ((b"Authorization", b"evil"), (b"Host", b"a"))

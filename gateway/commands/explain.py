@@ -102,6 +102,9 @@ def _facts(catalog: Catalog, method: str, target: str, caller: _Caller) -> tuple
         "journal": "lazily" if operation.is_read else operation.journal.value,
         "approval": _approval(operation),
         "gates": ", ".join(gate.name for gate in operation.gates) or None,
+        "claim": None if operation.claim is None else f"needed, of {', '.join(operation.claim.producers) or 'anybody'}",
+        "artifacts": _artifacts(operation),
+        "credential": "none" if tool.credential is None else "the same for all runs",
         "leaves": "with the run's pivot" if operation.is_staged else "at once",
         "undone by": operation.compensator.request.source if operation.compensator else None,
         "probed by": operation.probe.request.source if operation.probe else None,
@@ -112,6 +115,8 @@ def _facts(catalog: Catalog, method: str, target: str, caller: _Caller) -> tuple
         "attempts": tool.retry.attempts,
         "breaker": tool.upstream.origin,
     }
+    if tool.leases is not None:
+        facts["credential"] = f"leased to each run ({tool.leases.kind}), {duration_text(tool.leases.ttl_s)} at most"
     if is_refused:
         facts["refused"] = "ERR_UNKNOWN_TOOL: the tool is strict and does not declare this write"
     if operation.rules:
@@ -167,6 +172,17 @@ def _decided(judgement: Judgement) -> tuple[str, str | None]:
         return told, None
     code = "ERR_QUARANTINED" if decision.effect.value == "quarantine" else "ERR_POLICY_DENIED"
     return told, f"{code}: the rule {decision.rule}"
+
+
+def _artifacts(operation: Operation) -> str | None:
+    """Return the expressions that name what the call reads and writes."""
+    named = operation.artifacts
+    if named is None:
+        return None
+    reads = [one.source for one in (*named.reads, *named.answer_reads)]
+    writes = [one.source for one in (*named.writes, *named.answer_writes)]
+    said = [f"{verb} {', '.join(names)}" for verb, names in (("reads", reads), ("writes", writes)) if names]
+    return "; ".join(said)
 
 
 def _approval(operation: Operation) -> str:

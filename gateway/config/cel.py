@@ -62,13 +62,14 @@ class ExpressionProblem(ValueError):
 class CelExpression:
     """A compiled expression (`gateway.core.expression.Expression`)."""
 
-    __slots__ = ("_is_condition", "_members", "_names", "_program", "source")
+    __slots__ = ("_is_condition", "_looked_at", "_members", "_names", "_program", "source")
 
     def __init__(self, source: str, program: cel.Program, names: frozenset[str], is_condition: bool) -> None:
         self.source = source
         self._program = program
         self._names = names
         self._is_condition = is_condition
+        self._looked_at = {name: _looked_at(source, name) for name in names}
         plain = _PATH.fullmatch(source)
         self._members = None if plain is None or not names else tuple((plain.group(1) + plain.group(2)).split("."))
 
@@ -102,8 +103,7 @@ class CelExpression:
         return value.whole() if isinstance(value, Lazily) else value
 
     def _execute(self, env: Environment) -> object:
-        known = {name: _lookup(env, name, self.source) for name in self._names}
-        known = {name: value.whole() if isinstance(value, Lazily) else value for name, value in known.items()}
+        known = {name: _part(_lookup(env, name, self.source), members) for name, members in self._looked_at.items()}
         try:
             return self._program.execute(known)
         except KeyError as error:
@@ -169,6 +169,31 @@ def _first_error(message: str) -> str:
     reason = reason.partition(" expecting ")[0]
     place = f"character {column}" if line == "1" else f"line {line}, character {column}"
     return f"{reason} at {place} of the expression"
+
+
+def _looked_at(source: str, name: str) -> frozenset[str] | None:
+    """Return the members of a name that an expression looks at, or None where it may look at all of it.
+
+    The library takes over whatever it is given, all the way down; a member that nobody looks at need not be made.
+    """
+    text = _TEXT.sub("''", source)
+    use = rf"(?<![A-Za-z0-9_.]){name}(?![A-Za-z0-9_])"
+    member = r"(?:\s*\.\s*([A-Za-z_][A-Za-z0-9_]*)(?![A-Za-z0-9_])(?!\s*\())?"
+    uses = re.findall(use + member, text)
+    return None if not uses or "" in uses else frozenset(uses)
+
+
+def _part(value: object, members: frozenset[str] | None) -> object:
+    if members is None or not isinstance(value, Mapping):
+        return value.whole() if isinstance(value, Lazily) else value
+    found: dict[str, object] = {}
+    for member in members:
+        try:
+            one = value[member]
+        except KeyError:
+            continue  # the library says that it is missing
+        found[member] = one.whole() if isinstance(one, Lazily) else one
+    return found
 
 
 def _bound_names(source: str) -> frozenset[str]:

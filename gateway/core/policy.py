@@ -127,7 +127,8 @@ class Judgement:
 
     Attributes:
         decision: the rule that decides; None lets the call pass.
-        shadow: what would have decided, had no rule (or the gateway) been in shadow; None where that is the same.
+        shadow: what would have decided, had no rule (or the gateway) been in shadow; None where that is the same. An `allow`
+            rule here would have let through what is denied now.
         findings: every rule that holds, for `explain`.
     """
 
@@ -157,6 +158,8 @@ def judge(rules: Iterable[Rule], env_of: Callable[[Rule], Environment], *, is_sh
             findings.append((rule, found))
     acting = None if is_shadow else _strictest([one for one in findings if not one[0].is_shadow], _open(closing))
     would = _strictest(findings, closing)
+    if would is None and acting is not None:
+        would = next(found for rule, found in findings if rule.effect is Effect.ALLOW and rule.is_shadow)
     all_ = tuple(found for _, found in findings)
     if acting is None and would is None and not all_:
         return PASS

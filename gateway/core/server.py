@@ -82,6 +82,7 @@ class UnknownHosts(StrEnum):
 
     REFUSE = "refuse"
     READ = "read"
+    QUARANTINE = "quarantine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +92,8 @@ class ForwardSettings:
     unknown_hosts: Annotated[
         UnknownHosts,
         Doc(
-            "Calls to hosts that are no tool's: `refuse` them, or pass on what only reads (`read`), public hosts only."
+            "Calls to hosts that are no tool's: `refuse` them, pass on what only reads (`read`), public hosts only, or "
+            "refuse them and `quarantine` the run that tried."
         ),
     ] = UnknownHosts.REFUSE
     tunnel: Annotated[

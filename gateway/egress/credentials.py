@@ -247,7 +247,7 @@ class LeasedEgress:
 
     def __init__(self, inner: Egress, broker: Broker, clock: Clock) -> None:
         self._sifting: tuple[ToolSpec, Sieve] | None = None
-        self._inner = inner
+        self.inner = inner
         self._broker = broker
         self._clock = clock
 
@@ -255,7 +255,7 @@ class LeasedEgress:
         """Send once; see `Egress`."""
         source = tool.leases
         if source is None:
-            return self._inner.send(tool, request, timings)
+            return self.inner.send(tool, request, timings)
         return self._proven(tool, request, timings, source)
 
     async def _proven(self, tool: ToolSpec, request: Request, timings: Timings, source: LeaseSource) -> Reply | Broken:
@@ -269,7 +269,7 @@ class LeasedEgress:
             return Broken(Fault.CONNECT, Dispatched.NO, f"there is no credential for {tool.name}: {why}")
         headers = request.headers if request.is_sifted else self._sieve(tool)(request.headers)
         sent = replace(request, headers=(*headers, *fields), is_sifted=True)
-        answer = await self._inner.send(tool, sent, timings)
+        answer = await self.inner.send(tool, sent, timings)
         if isinstance(answer, Reply) and answer.status == 401:
             self._broker.refused(lease)
         return answer
@@ -302,7 +302,7 @@ class LeasedEgress:
     async def close(self) -> None:
         """Close the broker and what is behind. May be repeated."""
         await self._broker.close()
-        await self._inner.close()
+        await self.inner.close()
 
 
 async def _digest(request: Request) -> str:

@@ -70,6 +70,7 @@ class AgentConnection(BaseProtocol):
         "_early",
         "_head_bytes",
         "_incoming",
+        "_is_after_chunks",
         "_is_closing",
         "_is_deaf",
         "_left_over",
@@ -82,8 +83,24 @@ class AgentConnection(BaseProtocol):
     )
 
     def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
-        limits = server.limits
-        parser = HttpRequestParser(
+        super().__init__(loop, self._new_parser(server.limits, loop))
+        self._server = server
+        self._alarm = Alarm(loop, self._ring)
+        self._queue: deque[tuple[RawRequestMessage, StreamReader] | Exception] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._request: IncomingRequest | None = None
+        self._incoming: StreamReader | None = None
+        self._left_over: StreamReader | None = None
+        self._is_after_chunks = False
+        self._is_deaf = False
+        self._is_closing = False
+        self._early: bytes | None = None
+        self._head_bytes = 0
+        self._unconsumed = 0
+        self.peer = ""
+
+    def _new_parser(self, limits: Limits, loop: asyncio.AbstractEventLoop) -> HttpRequestParser:
+        return HttpRequestParser(
             self,
             loop,
             READ_BYTES,
@@ -94,20 +111,6 @@ class AgentConnection(BaseProtocol):
             max_headers=limits.fields,
             max_msg_queue_size=PIPELINED,
         )
-        super().__init__(loop, parser)
-        self._server = server
-        self._alarm = Alarm(loop, self._ring)
-        self._queue: deque[tuple[RawRequestMessage, StreamReader] | Exception] = deque()
-        self._task: asyncio.Task[None] | None = None
-        self._request: IncomingRequest | None = None
-        self._incoming: StreamReader | None = None
-        self._left_over: StreamReader | None = None
-        self._is_deaf = False
-        self._is_closing = False
-        self._early: bytes | None = None
-        self._head_bytes = 0
-        self._unconsumed = 0
-        self.peer = ""
 
     @property
     def is_busy(self) -> bool:
@@ -145,7 +148,11 @@ class AgentConnection(BaseProtocol):
         try:
             messages, is_upgrade, tail = parser.feed_data(data)
             self._enqueue(messages)
-            if is_upgrade and (messages[-1][0].method == "CONNECT" or asks_for_websocket(messages[-1][0])):
+            if (
+                is_upgrade
+                and not self._is_deaf
+                and (messages[-1][0].method == "CONNECT" or asks_for_websocket(messages[-1][0]))
+            ):
                 self._early, is_upgrade = tail, False
             while is_upgrade:  # nobody takes up an upgrade here: it stays plain HTTP (RFC 9110 section 7.8)
                 parser.set_upgraded(False)
@@ -153,6 +160,8 @@ class AgentConnection(BaseProtocol):
                 self._enqueue(messages)
             if not messages and data:
                 self._count_head(len(data))
+            if self._is_after_chunks and self._incoming is not None and self._incoming.is_eof():
+                self._begin_anew()
         except Exception as error:
             self._garbled(error)
         if self._left_over is not None:
@@ -246,11 +255,40 @@ class AgentConnection(BaseProtocol):
     # --- requests
 
     def _enqueue(self, messages: Sequence[tuple[RawRequestMessage, StreamReader]]) -> None:
-        if messages:
-            self._head_bytes = 0
-            self._unconsumed += len(messages)
-            self._queue.extend(messages)
-            self._incoming = messages[-1][1]
+        if not messages:
+            return
+        if self._is_after_chunks:
+            self._is_deaf = True
+            return
+        if len(messages) > 1:
+            messages = self._without_those_behind_chunks(messages)
+        self._head_bytes = 0
+        self._unconsumed += len(messages)
+        self._queue.extend(messages)
+        message, self._incoming = messages[-1]
+        self._is_after_chunks = message.chunked
+
+    def _without_those_behind_chunks(
+        self, messages: Sequence[tuple[RawRequestMessage, StreamReader]]
+    ) -> Sequence[tuple[RawRequestMessage, StreamReader]]:
+        for place, (message, _) in enumerate(messages[:-1], 1):
+            if message.chunked:
+                self._is_deaf = True
+                return messages[:place]
+        return messages
+
+    def _begin_anew(self) -> None:
+        """Take a fresh parser once a chunked request has ended: aiohttp's puts the last of its trailers into the header of
+        the next request. Where that has begun already, the connection is closed after the answer, and it goes unread."""
+        parser, self._is_after_chunks = self._parser, False
+        try:
+            is_clean = parser is not None and self._unconsumed < PIPELINED and parser.feed_eof() is None
+        except Exception:
+            is_clean = False
+        if is_clean:
+            self._parser = self._new_parser(self._server.limits, self._loop)
+        else:
+            self._is_deaf = True
 
     def _count_head(self, size: int) -> None:
         """Bound a head as a whole: the parser only knows lines and fields."""

@@ -95,6 +95,10 @@ class Forward:
         self._index: tuple[Catalog, HostIndex] | None = None
         self._strangers: OrderedDict[tuple[str, Authority], ToolSpec] = OrderedDict()
 
+    def is_betrayed_by(self, refusal: Refusal) -> bool:
+        """Whether whoever got a refusal tried to reach a host that is no tool's, and is to be locked away for it."""
+        return self._settings.unknown_hosts is UnknownHosts.QUARANTINE and refusal.code is Code.UNKNOWN_TOOL
+
     def localise(self, request: IncomingRequest) -> None:
         """Give a URL of the gateway's own the form of a plain path: servers must take both (RFC 9112 section 3.2.2)."""
         target = absolute_target(request.target)
@@ -122,7 +126,7 @@ class Forward:
             )
         if found.prefixes:
             return _unknown(target.authority, f"its tools begin at {' and '.join(found.prefixes)}")
-        if self._settings.unknown_hosts is UnknownHosts.REFUSE:
+        if self._settings.unknown_hosts is not UnknownHosts.READ:
             return _unknown(target.authority, "it is not in the manifest")
         if method not in SAFE_METHODS:
             return _unknown(

@@ -30,7 +30,7 @@ from http import HTTPStatus
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-from aiohttp.http import HttpVersion10, HttpVersion11
+from aiohttp.http import HttpVersion, HttpVersion10, HttpVersion11
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from gateway.core.framing import Framing, frame_answer
@@ -254,6 +254,8 @@ class HttpFront:
     def _refusal(self, request: IncomingRequest) -> OutgoingResponse | None:
         """What the parser lets through and RFC 9112 does not (sections 2.3, 3.2, 6.1; RFC 9110 section 10.1.1)."""
         if request.version not in (HttpVersion11, HttpVersion10):
+            if request.version == HttpVersion(0, 9):
+                return self._closing(400, "The request line names no version of HTTP.")
             return self._closing(505, "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
         host = request.field(b"host")
         if host is not None and not _HOST.fullmatch(host):

@@ -103,6 +103,8 @@ _TOLD: Final = {
 }
 """What HTTP agents read in header fields stands beside run and step here."""
 _KEY = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,255}")
+_EVEN_IF_HELD: Final = ("ping", "tools/call")
+"""Calls of tools are refused by the pipeline, in words for the model."""
 SEAWALL: Final = {"name": "seawall", "title": "Seawall", "version": __version__}
 
 
@@ -129,6 +131,7 @@ class McpService:
         journal: Journal,
         approval: Callable[[str, float, Caller], Awaitable[Mapping[str, object] | Refusal]],
     ) -> None:
+        self.held_by: Callable[[str, str], str | None] = lambda run, agent: None
         self._approval = approval
         self.catalog = catalog
         self.egress = egress
@@ -159,6 +162,11 @@ class McpService:
     async def _result(self, message: Message, party: Party) -> str | bytes | Foreign:
         if party.client.is_modern and message.method in REMOVED:
             return error_message(message.id, METHOD_NOT_FOUND, f"{message.method} is not spoken in this era")
+        if message.method not in _EVEN_IF_HELD and (held := self._held(message, party)) is not None:
+            detail = f"This agent or run is quarantined ({held}). Send nothing more; an operator has to look at it."
+            return error_message(
+                message.id, INTERNAL_ERROR, detail, {"code": Code.QUARANTINED.value, "quarantine": held}
+            )
         match message.method:
             case "ping":
                 return "{}"
@@ -178,6 +186,11 @@ class McpService:
         if party.tool is not None:
             return await self._pass_on(message, party, party.tool)
         return await self._route(message, party)
+
+    def _held(self, message: Message, party: Party) -> str | None:
+        """Return the quarantine that whoever sends a message is under: what is no call of a tool has no other guard."""
+        named = _run_name(message, party)
+        return self.held_by("" if isinstance(named, Refusal) else named[0], _agent(party))
 
     # --- greetings
 

@@ -81,6 +81,7 @@ class Carry(Protocol):
         *,
         idle_s: float,
         is_welcome: Callable[[], bool],
+        whose: tuple[str, str] = ...,
     ) -> None:
         """Carry one until it is over, and close both connections."""
 
@@ -135,6 +136,8 @@ class Proxy:
         self._limits = limits
         self._pseudonym = pseudonym
         self._in_flight = 0
+        self.held_by: Callable[[str, str], str | None] = lambda run, agent: None
+        self.on_stray: Callable[[str, str, str], None] = lambda agent, run, why: None
         self.contained: Mapping[str, Sequence[str]] = {}
         self.mcp: Callable[[IncomingRequest], Awaitable[OutgoingResponse]] | None = None
         self.carry: Carry | None = None
@@ -145,6 +148,8 @@ class Proxy:
         if self._forward is not None and not request.target.startswith(b"/"):
             if request.method == "CONNECT":
                 return self._tunnel(request, self._forward)
+            if request.target == b"*" and request.method == "OPTIONS":
+                return self._about_us()
             self._forward.localise(request)
             if not request.target.startswith(b"/"):
                 return self._carry_as_proxy(request)
@@ -200,6 +205,10 @@ class Proxy:
         finally:
             self._in_flight -= 1
 
+    async def _about_us(self) -> OutgoingResponse:
+        """Answer OPTIONS *, which asks about the gateway as a whole (RFC 9110 section 9.3.7)."""
+        return OutgoingResponse(status=204, headers=((b"Allow", _METHODS),))
+
     async def _carry_as_proxy(self, request: IncomingRequest) -> OutgoingResponse:
         response = await self._carry(request)
         response.headers = (*response.headers, via(self._pseudonym))
@@ -215,7 +224,20 @@ class Proxy:
             return self._refused("other", _contained(caller.name, self.contained[caller.name][0]))
         run = (request.field(b"seawall-trajectory") or b"").decode("latin-1")
         answer = await forward.connect(request, Traveller(caller.name, run))
-        return self._refused("other", answer) if isinstance(answer, Refusal) else answer
+        return self._refused("other", self._strayed(request, answer)) if isinstance(answer, Refusal) else answer
+
+    def _strayed(self, request: IncomingRequest, refusal: Refusal) -> Refusal:
+        """Return a refusal, after locking away whoever called a host that is no tool's, where that is asked for."""
+        forward = self._forward
+        is_proxied = request.method == "CONNECT" or not request.target.startswith(b"/")
+        if forward is None or not is_proxied or not forward.is_betrayed_by(refusal):
+            return refusal
+        caller = caller_of(request)
+        named = refusal if isinstance(caller, Refusal) else self._run_name(request, caller)
+        if isinstance(caller, Refusal) or isinstance(named, Refusal):
+            return refusal
+        self.on_stray(caller.name, named[0] if named[1] else "", refusal.detail)
+        return Refusal(code=Code.QUARANTINED, detail=f"{refusal.detail} This run is quarantined because of it.")
 
     async def _open_websocket(self, request: IncomingRequest) -> OutgoingResponse:
         """Make the handshake a call like any read, and have what follows carried."""
@@ -245,6 +267,8 @@ class Proxy:
                 f"{match.operation.name} changes something, and what passes over a WebSocket could not be recorded."
             )
             return self._refused(tool.name, Refusal(code=Code.INVALID_ARGUMENTS, detail=detail, dependency=tool.name))
+        if self.contained and (held := self.contained.get(call.agent)):
+            return self._refused(tool.name, quarantined(call, held[0]))
         call.request.upgrade, call.request.fresh_connection = b"websocket", True
         call.action = blake2b(b"%b websocket %b" % (tool.name.encode(), call.request.target), digest_size=16).digest()
         outcome = await self._pipeline(call)
@@ -259,7 +283,15 @@ class Proxy:
                 far, from_tool = switched.hand_over()
             except ConnectionError:
                 return  # the tool has left already: so has the agent's connection
-            await carry(agent, early, far, from_tool, idle_s=settings.idle, is_welcome=request.is_welcome)
+            await carry(
+                agent,
+                early,
+                far,
+                from_tool,
+                idle_s=settings.idle,
+                is_welcome=lambda: request.is_welcome() and self.held_by(call.trajectory, call.agent) is None,
+                whose=(call.agent, call.trajectory),
+            )
 
         response.headers, response.takeover = switching(response.headers), takeover
         return response
@@ -279,7 +311,7 @@ class Proxy:
             )
         found = self._tool(request)
         if isinstance(found, Refusal):
-            return found
+            return self._strayed(request, found)
         tool, rest = found
         if tool.mcp is not None:
             where = f"/seawall/mcp/{tool.name}"

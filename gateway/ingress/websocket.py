@@ -45,6 +45,7 @@ class WebSockets:
         *,
         idle_s: float,
         is_welcome: Callable[[], bool],
+        whose: tuple[str, str] = ("", ""),
     ) -> None:
         """Carry a WebSocket between two connections until it is over; both are closed then, in every case.
 
@@ -52,8 +53,9 @@ class WebSockets:
             from_agent, from_tool: what has come from them already.
             idle_s: closed when nothing has passed for so long.
             is_welcome: whether the agent may still have it.
+            whose: the agent, and the run that it is part of.
         """
-        bridge = _Bridge(self._clock, idle_s, is_welcome)
+        bridge = _Bridge(self._clock, idle_s, is_welcome, whose)
         self._open.add(bridge)
         try:
             bridge.begin(agent, from_agent, tool, from_tool)
@@ -63,6 +65,13 @@ class WebSockets:
         finally:
             self._open.discard(bridge)
             bridge.abort()
+
+    def cut(self, is_meant: Callable[[str, str], bool]) -> int:
+        """Break off those that are meant (by agent and run), both ends at once and without a goodbye; return how many."""
+        meant = [bridge for bridge in self._open if is_meant(*bridge.whose)]
+        for bridge in meant:
+            bridge.abort()
+        return len(meant)
 
     def drain(self) -> None:
         """Close all; more may come and are closed at once."""
@@ -85,7 +94,8 @@ class WebSockets:
 class _Bridge:
     """One WebSocket. `over` is set once both connections are gone."""
 
-    def __init__(self, clock: Clock, idle_s: float, is_welcome: Callable[[], bool]) -> None:
+    def __init__(self, clock: Clock, idle_s: float, is_welcome: Callable[[], bool], whose: tuple[str, str]) -> None:
+        self.whose = whose
         self.over = asyncio.Event()
         self.moved = clock.now()
         self._clock = clock

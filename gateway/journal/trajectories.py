@@ -599,6 +599,8 @@ class Trajectories:
             return lost
         if lost is not None and lost.pending:
             await asyncio.wait(lost.pending)
+        if name.startswith(OWN):
+            return None
         entries = await self.journal.read(name)
         made = self._runs.get(name)
         if made is not None and made is not lost:

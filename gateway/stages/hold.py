@@ -19,9 +19,9 @@ from gateway.core.environment import EVALUATED_LIMIT
 from gateway.core.hold import ClaimHeld, believe
 from gateway.core.message import body_bytes, first_header
 from gateway.core.outcome import Outcome, Refusal, Rejected
+from gateway.core.policy import Effect
 from gateway.core.tool import Catalog, Operation, ToolSpec
 from gateway.journal.containment import ContainmentLog
-from gateway.journal.trajectories import Trajectories
 
 __all__ = ["FIELD", "HoldStage", "held_refusal", "is_contained"]
 
@@ -34,15 +34,13 @@ class HoldStage:
     def __init__(
         self,
         log: ContainmentLog,
-        trajectories: Trajectories,
         catalog: Callable[[], Catalog],
         clock: Clock,
-        *,
-        is_shadow: bool = False,
+        in_shadow: Callable[[Call, str, Effect], None] | None = None,
     ) -> None:
-        self.is_shadow = is_shadow
+        """`in_shadow`: nothing is held, and it is told what would have been."""
+        self._in_shadow = in_shadow
         self._log = log
-        self._trajectories = trajectories
         self._catalog = catalog
         self._clock = clock
 
@@ -85,10 +83,8 @@ class HoldStage:
         claims = self._log.state.claims
         if claims.is_released(about, self._clock.at()):
             return await proceed(call)
-        if self.is_shadow:
-            self._trajectories.note_decision(
-                call.trajectory, f"claim {bad.reason}", "hold", destination, is_shadow=True
-            )
+        if self._in_shadow is not None:
+            self._in_shadow(call, "(claim)", Effect.HOLD)
             return await proceed(call)
         known = claims.holds.get(claims.about.get(about, ""))
         if known is None or known.route_status != "held" or known.told.reason != bad.reason:

@@ -158,6 +158,10 @@ class PolicyStage:
             call.trajectory, finding.rule, finding.effect.value, operation, is_shadow=is_shadow
         )
 
+    def note_shadow(self, call: Call, what: str, effect: Effect) -> None:
+        """Count what another stage would have done, were the gateway not in shadow; `what` is in round brackets."""
+        self._note(call, Finding(what, effect), is_shadow=True)
+
     def restore(self, remembered: dict[str, bytes]) -> None:
         """Take over the counts of earlier lives; what cannot be read is left out."""
         for name, value in remembered.items():

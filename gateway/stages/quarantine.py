@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from gateway.core.call import Call, Handler, Lane
@@ -23,6 +23,7 @@ from gateway.core.environment import EVALUATED_LIMIT, response_env
 from gateway.core.expression import Environment, Expression, ExpressionError
 from gateway.core.message import body_bytes
 from gateway.core.outcome import Failed, Outcome, Refusal, Rejected, Success
+from gateway.core.policy import Effect
 from gateway.core.taint import Blocked
 from gateway.core.tool import Artifacts, Operation, ToolSpec
 from gateway.journal.containment import ContainmentLog
@@ -31,6 +32,8 @@ from gateway.stages.environment import call_env
 
 __all__ = ["QuarantineStage"]
 
+InShadow = Callable[[Call, str, Effect], None]
+
 NAMES_LIMIT: Final = 1_000
 NAME_LIMIT: Final = 1_024
 
@@ -38,9 +41,9 @@ NAME_LIMIT: Final = 1_024
 class QuarantineStage:
     """Refuses what is tainted, records what is touched."""
 
-    def __init__(self, log: ContainmentLog, trajectories: Trajectories, *, is_shadow: bool = False) -> None:
-        self.is_shadow = is_shadow
-        self.would_block = 0
+    def __init__(self, log: ContainmentLog, trajectories: Trajectories, in_shadow: InShadow | None = None) -> None:
+        """`in_shadow`: nothing is refused, and it is told what would have been."""
+        self._in_shadow = in_shadow
         self._log = log
         self._trajectories = trajectories
 
@@ -75,13 +78,8 @@ class QuarantineStage:
         blocked = self._log.state.lineage.blocked(names, run)
         if not blocked:
             return None
-        if self.is_shadow:
-            self.would_block += 1
-            for one in blocked:
-                self._trajectories.note_decision(
-                    call.trajectory, f"artifact {one.artifact}", "deny", f"{call.tool.name}.{call.operation.name}",
-                    is_shadow=True,
-                )  # fmt: skip
+        if self._in_shadow is not None:
+            self._in_shadow(call, "(artifact)", Effect.DENY)
             return None
         return _refusal(call, blocked, is_sent=is_sent)
 

@@ -153,6 +153,17 @@ class Quarantiner:
         else:
             self.contain(run=run.state.id, trigger=Trigger.RULE, by=by, reason=reason)
 
+    def on_stray(self, agent: str, run: str, why: str) -> None:
+        """Contain whoever called a host that is no tool's: its run, or without one that is known, the agent."""
+        is_known = bool(run) and self._trajectories.get(run) is not None
+        self.contain(
+            run=run if is_known else "",
+            agent="" if is_known else agent,
+            trigger=Trigger.RULE,
+            by="forward.unknown_hosts",
+            reason=why,
+        )
+
     def _run_of(self, call: Call) -> Run | None:
         if call.trajectory:
             return self._trajectories.get(call.trajectory)

@@ -87,3 +87,28 @@ def test_what_stands_in_front_of_a_pivot_is_named() -> None:
     output = explain("POST", "/payments/v1/payouts").output
     assert "1 of anyone but the agent" in output
     assert "at once" in output
+
+
+def test_what_a_call_touches_proves_and_needs_proven_is_told(tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text(
+        """
+claims: {fleet: {secret: "${secret:fleet}"}}
+tools:
+  files:
+    upstream: http://127.0.0.1:1
+    credentials: {value: "Bearer ${secret:key}", lease: 10m}
+    operations:
+      put:
+        match: "PUT /files/{name}"
+        tier: reversible
+        claim: {producers: ["tester@*"]}
+        artifacts: {reads: ["'index'"], writes: ["'file:' + params.name"]}
+"""
+    )
+    result = CliRunner().invoke(
+        main, ["explain", "PUT", "/files/files/a", "--manifest", str(tmp_path / "m.yaml"), "--json"]
+    )
+    facts = json.loads(result.stdout)
+    assert facts["claim"] == "needed, of tester@*"
+    assert facts["artifacts"] == "reads 'index'; writes 'file:' + params.name"
+    assert facts["credential"] == "leased to each run (static), 10m at most"

@@ -23,7 +23,9 @@ async def test_a_step_in_doubt_is_what_the_person_found(tmp_path: Path, verdict:
         assert run["steps"][0]["detail"] == f"{verdict.replace('_', ' ')}, says ann: seen in the console"
 
 
-async def test_the_agent_of_a_step_that_a_person_found_done_is_told_so_and_does_it_no_second_time(tmp_path: Path) -> None:
+async def test_the_agent_of_a_step_that_a_person_found_done_is_told_so_and_does_it_no_second_time(
+    tmp_path: Path,
+) -> None:
     """Found by the simulation: its repeat was taken for a new call, or broke on the missing answer."""
     async with at_work(tmp_path) as ann:
         await ann.doubtful()

@@ -8,6 +8,7 @@ from gateway.config.cel import (
     FUNCTIONS,
     CelExpression,
     ExpressionProblem,
+    _looked_at,
     compile_condition,
     compile_expression,
     text_of,
@@ -139,3 +140,29 @@ def test_an_expression_prints_its_source() -> None:
     """And nothing else."""
     assert repr(compile_expression(" key ")) == "CelExpression('key')"
     assert isinstance(compile_expression("key"), CelExpression)
+
+
+@pytest.mark.parametrize(
+    ("source", "members"),
+    [
+        ("request.json.a == request.json.b", {"json"}),
+        ("request.method == 'GET' && has(request.json.x)", {"method", "json"}),
+        ("request . json . a == 1", {"json"}),
+        ("request['json'].a == 1", None),
+        ("size(request) > 0", None),
+        ("request.matches('x')", None),
+        ("xrequest.json == 1 || request.path == 'request.text'", {"path"}),
+        ("[1].exists(request, request > 0)", None),
+    ],
+)
+def test_only_the_members_that_an_expression_looks_at_are_made(source: str, members: set[str] | None) -> None:
+    """The rest would be taken over by the library for nothing."""
+    assert _looked_at(source, "request") == members
+
+
+def test_a_member_that_is_not_there_is_still_missing() -> None:
+    env = {"request": {"json": {"a": 1}}}
+    assert compile_expression("has(request.json.b) || request.json.a == 1")(env) is True
+    assert compile_expression("has(request.text) || request.json.a == 1")(env) is True
+    with pytest.raises(ExpressionError, match="missing"):
+        compile_expression("request.text == 'x' || request.json.a == 2")(env)

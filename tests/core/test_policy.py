@@ -7,8 +7,10 @@ from datetime import UTC
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant
+from hypothesis.stateful import rule as stateful
 
 from gateway.core.expression import Environment, ExpressionError
 from gateway.core.policy import CLOSED, Effect, Judgement, Rule, judge, time_env
@@ -80,6 +82,14 @@ def test_a_rule_in_shadow_says_what_it_would_have_done() -> None:
     assert (closed.shadow.rule, closed.shadow.effect) == (CLOSED, Effect.DENY)
 
 
+def test_an_allow_rule_in_shadow_says_what_it_would_have_let_through() -> None:
+    said = judged(rule("a", "allow", True, is_shadow=True), rule("b", "allow", False))
+    assert said.decision is not None
+    assert said.decision.rule == CLOSED
+    assert said.shadow is not None
+    assert (said.shadow.rule, said.shadow.effect) == ("a", Effect.ALLOW)
+
+
 def test_a_gateway_in_shadow_decides_nothing() -> None:
     said = judged(rule("a", "quarantine"), is_shadow=True)
     assert said.decision is None
@@ -125,3 +135,55 @@ def test_shadow_rules_change_nothing(rules: list[Rule], others: list[Rule]) -> N
 def test_time_is_told_in_the_rules_own_zone(zone: ZoneInfo, hour: int, weekday: int) -> None:
     told = time_env(1_795_993_200_000, zone)  # 2026-11-29 23:00 UTC, a Sunday
     assert (told["hour"], told["weekday"]) == (hour, weekday)
+
+
+class Machine(RuleBasedStateMachine):
+    """An operator who adds, removes and shadows rules: what decides is always what the rules in force say, and no more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rules: dict[str, Rule] = {}
+        self.is_shadow = False
+
+    @stateful(
+        name=st.sampled_from("abcd"), effect=st.sampled_from(list(Effect)), answer=st.sampled_from([True, False, None]),
+        is_shadow=st.booleans(),
+    )  # fmt: skip
+    def put(self, name: str, effect: Effect, answer: bool | None, is_shadow: bool) -> None:
+        before = decided(*self.rules.values(), is_shadow=self.is_shadow)
+        is_new = name not in self.rules
+        self.rules[name] = rule(name, effect.value, answer, is_shadow=is_shadow)
+        if is_new and is_shadow:
+            assert decided(*self.rules.values(), is_shadow=self.is_shadow) == before
+
+    @stateful(name=st.sampled_from("abcd"))
+    def remove(self, name: str) -> None:
+        self.rules.pop(name, None)
+
+    @stateful()
+    def switch(self) -> None:
+        self.is_shadow = not self.is_shadow
+
+    @invariant()
+    def the_strictest_that_holds_decides(self) -> None:
+        said = judged(*self.rules.values(), is_shadow=self.is_shadow)
+        acting = [] if self.is_shadow else [one for one in self.rules.values() if not one.is_shadow]
+        assert (None if said.decision is None else said.decision.effect) == _expected(acting)
+        would = _expected(list(self.rules.values()))
+        shown = said.shadow or said.decision
+        assert (None if shown is None or shown.effect is Effect.ALLOW else shown.effect) == would
+
+
+def _expected(rules: list[Rule]) -> Effect | None:
+    """The page's table, read aloud."""
+    against = {one.effect for one in rules if one.effect is not Effect.ALLOW and _answer(one) is not False}
+    allows = [one for one in rules if one.effect is Effect.ALLOW]
+    is_closed = bool(allows) and not any(_answer(one) is True for one in allows)
+    for effect in (Effect.QUARANTINE, Effect.DENY):
+        if effect in against:
+            return effect
+    return Effect.DENY if is_closed else Effect.HOLD if Effect.HOLD in against else None
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)

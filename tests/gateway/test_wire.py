@@ -90,6 +90,21 @@ async def test_trailers_of_a_request_end_at_the_gateway(tmp_path: Path, method: 
         assert request.values(b"content-length") in ([], [b"3"])
 
 
+@pytest.mark.parametrize("is_pipelined", [True, False])
+async def test_trailers_of_a_request_are_not_put_into_the_next_one(tmp_path: Path, is_pipelined: bool) -> None:
+    """aiohttp's parser keeps the last trailer and begins the next header with it: a credential from out of a body."""
+    first = (
+        b"POST /plain/first HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"3\r\nabc\r\n0\r\nX-T: 1\r\nAuthorization: Bearer evil\r\n\r\n"
+    )
+    second = b"GET /plain/second HTTP/1.1\r\n" + HOST + b"\r\n"
+    async with Origin() as origin, serving(tmp_path, origin.port) as running:
+        received = await raw(running, first + second if is_pipelined else first, more=b"" if is_pipelined else second)
+        assert received.count(b"HTTP/1.1 200 OK") == (1 if is_pipelined else 2)
+        assert [one.path for one in origin.requests] == (["/first"] if is_pipelined else ["/first", "/second"])
+        assert all(not one.values(b"authorization") and not one.values(b"x-t") for one in origin.requests)
+
+
 @pytest.mark.parametrize("method", [b"GET", b"POST"])
 async def test_trailers_of_an_answer_end_at_the_gateway(tmp_path: Path, method: bytes) -> None:
     async with Origin() as origin, serving(tmp_path, origin.port) as running:

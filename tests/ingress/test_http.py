@@ -25,7 +25,7 @@ from tests.tools import SOON, Stream
         (b"GET / HTTP/1.1\r\nHost: bad host\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", 400),
         (b"GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505),
-        (b"GET /\r\nHost: a\r\n\r\n", 505),
+        (b"GET /\r\nHost: a\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx", 400),
         (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),

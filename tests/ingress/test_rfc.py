@@ -47,7 +47,7 @@ CLOSED = {
     "two Hosts (9112 3.2)": (b"GET / HTTP/1.1\r\n" + H + H + b"\r\n", 400),
     "a Host that is none (9112 3.2)": (b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 400),
     "an unknown major version (9110 15.6.6)": (b"GET / HTTP/2.0\r\n" + H + b"\r\n", 505),
-    "no version (9112 3)": (b"GET /\r\n" + H + b"\r\n", 505),
+    "no version (9112 3)": (b"GET /\r\n" + H + b"\r\n", 400),
     "a space before the colon (9112 5.1)": (b"GET / HTTP/1.1\r\n" + H + b"X : 1\r\n\r\n", 400),
     "a folded line (9112 5.2)": (b"GET / HTTP/1.1\r\n" + H + b"X: 1\r\n 2\r\n\r\n", 400),
     "a NUL in a value (9110 5.5)": (b"GET / HTTP/1.1\r\n" + H + b"X: a\0b\r\n\r\n", 400),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.asyncio.server import Server, ServerConnection, serve, unix_serve
 from websockets.exceptions import InvalidStatus
 from websockets.frames import Frame, Opcode
 
@@ -381,6 +381,30 @@ async def test_a_tool_behind_tls_is_reached(tmp_path: Path) -> None:
     async with talking(tmp_path, text=text, server={"ssl": tls}) as (running, _), agent(running) as socket:
         await socket.send("over TLS")
         assert await socket.recv() == "over TLS"
+
+
+async def test_a_client_that_takes_the_gateway_for_its_proxy_gets_one_too(tmp_path: Path) -> None:
+    """With the whole URL, as clients write it for a proxy of plain HTTP; the tool is found by its host."""
+    async with talking(tmp_path, text="tools: {talk: {upstream: 'http://127.0.0.1:PORT', websocket: true}}") as (
+        running,
+        tool,
+    ):
+        port = next(iter(tool.sockets)).getsockname()[1]
+        reader, writer = await running.agent.open()
+        writer.write(HANDSHAKE % (b"http://127.0.0.1:%d/x" % port, b""))
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+        writer.write(Frame(Opcode.TEXT, b"hello").serialize(mask=True))
+        assert await reader.readexactly(7) == Frame(Opcode.TEXT, b"hello").serialize(mask=False)
+        writer.close()
+
+
+async def test_a_tool_behind_a_socket_is_reached(tmp_path: Path) -> None:
+    path = tmp_path / "t.sock"
+    async with unix_serve(echo, str(path)):
+        text = f"tools: {{talk: {{upstream: 'unix:{path}', websocket: true}}}}"
+        async with serving(tmp_path, 1, text) as running, agent(running) as socket:
+            await socket.send("over a socket")
+            assert await socket.recv() == "over a socket"
 
 
 async def test_many_at_once_stay_apart(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ class Deadlock(AssertionError):
 class SimLoop(asyncio.BaseEventLoop):
     """Runs one callback at a time; before the one numbered `crash_at` the process ends.
 
-    Every await of every task is a border between two callbacks, so a crash can fall on each of them.
+    `interrupt` is called before the callback numbered `interrupt_at`. Every await of every task is a border between two
+    callbacks, so a crash can fall on each of them.
     """
 
     def __init__(self, rng: random.Random, now: float, crash_at: int | None = None) -> None:
@@ -34,6 +35,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._time = now
         self.handled = 0
         self.crash_at = crash_at
+        self.interrupt_at: int | None = None
+        self.interrupt: Callable[[], None] = lambda: None
         self.on_time: Callable[[float], None] = lambda now: None
         self.set_exception_handler(lambda loop, context: None)
 
@@ -68,6 +71,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.handled += 1
         if self.handled == self.crash_at:
             raise Crash
+        if self.handled == self.interrupt_at:
+            self.interrupt()
         self.on_time(self._time)
         handle._run()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.simulation.world import Fate
 
-__all__ = ["Action", "Person", "Plan", "canonical", "directed", "drawn"]
+__all__ = ["Action", "Person", "Plan", "canonical", "contained", "directed", "drawn"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,7 @@ class Plan:
     """A run: what it does, after which group it changes its mind, and what the network and the tools have in store.
 
     `cut_after_s`: an operator aborts the run then, whatever it is doing. A reckless agent goes on past unknown outcomes.
+    A peer is another agent that looks at what this one makes; `is_contained`: somewhere on the way the run is quarantined.
     `rewind`: a savepoint is taken after the first of the two groups, and rewound to after the second, once. The verifier is
     content from `green[0]` to `green[1]`, seconds since the start. `is_mended`: somebody looks after a frozen run, finds out
     what became of its steps, undoes and does by hand what the tools refused, and lets it go on.
@@ -79,6 +80,8 @@ class Plan:
     is_reckless: bool = False
     fault_ratio: float = 0.3
     refused_undo: frozenset[str] = frozenset()
+    has_peer: bool = False
+    is_contained: bool = False
     refused_tell: frozenset[str] = frozenset()
     people: tuple[Person, ...] = ()
     approved: frozenset[str] = frozenset()
@@ -94,7 +97,7 @@ class Plan:
     def may_freeze(self) -> bool:
         """Whether a person may be needed: a tool that can neither be asked nor take a key, or that refuses for good, or a
         network that answers one question in ten, so that settling may outlast everybody's patience."""
-        is_blind = any(action.tool == "blind" for action in self.actions)
+        is_blind = self.is_contained or any(action.tool == "blind" for action in self.actions)
         return bool(self.refused_undo or self.refused_tell) or is_blind or self.faults * self.fault_ratio > 10
 
 
@@ -267,4 +270,29 @@ def directed() -> list[Plan]:
         ),
         # Large notices past the pivot, on a disk that fails at everything.
         story("bad disk", (made,), *((each,) for each in told), (pivot,), disk_faults=20),
+    ]
+
+
+def contained() -> list[Plan]:
+    """Runs that are quarantined somewhere on the way, while another agent looks at what they make.
+
+    One does its work and reaches its pivot, through lost and late answers; one is undone; one hangs until it is given up.
+    """
+    made = [Action("shelf", "make", f"shelf-{n}") for n in range(3)]
+    return [
+        Plan(
+            "pivot",
+            _chain(*made, Action("shelf", "go", "shelf-pivot")),
+            script={"shelf-1": [Fate.ANSWER_LOST], "shelf-2": [Fate.TWICE], "shelf-pivot": [Fate.LOST]},
+            has_peer=True,
+        ),
+        Plan(
+            "undone", _chain(*made, Action("probed", "make", "probed-3")), abort_after=3, undo_faults=2, has_peer=True
+        ),
+        Plan(
+            "late",
+            _chain(made[0], Action("probed", "make", "probed-late"), made[1]),
+            script={"shelf-0": [Fate.LATE], "probed-late": [Fate.LATE]},
+            has_peer=True,
+        ),
     ]

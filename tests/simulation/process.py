@@ -15,6 +15,7 @@ from gateway.config.source import ManifestSource
 from gateway.core.approval import Approval, Verdict
 from gateway.core.call import Call, Handler
 from gateway.core.codes import Code
+from gateway.core.containment import Trigger
 from gateway.core.manifest import Tier
 from gateway.core.message import BytesBody, Request
 from gateway.core.outcome import Failed, Outcome, Refusal, Rejected, Success, is_result
@@ -23,6 +24,7 @@ from gateway.core.tool import Catalog
 from gateway.core.trajectory import Phase, Step, StepState
 from gateway.ingress.desk import Desk
 from gateway.journal import Conflict, JournalError, JournalUnavailable
+from gateway.journal.containment import ContainmentLog
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.pipeline import Stages
 from gateway.probes.http import HttpProbe
@@ -32,9 +34,11 @@ from gateway.stages.approval import ApprovalStage
 from gateway.stages.breaker import REMEMBERED, BreakerStage
 from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
+from gateway.stages.flights import Flights
 from gateway.stages.idempotency import IdempotencyStage
 from gateway.stages.journal import JournalStage
 from gateway.stages.outbox import OutboxStage
+from gateway.stages.quarantine import QuarantineStage
 from gateway.stages.recovery import RecoveryStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
@@ -43,6 +47,7 @@ from gateway.stages.telemetry import TelemetryStage
 from gateway.telemetry import Telemetry
 from gateway.workers.escalator import Escalator
 from gateway.workers.finalizer import Finalizer
+from gateway.workers.quarantine import Quarantiner
 from gateway.workers.settler import Settler
 from gateway.workers.unwinder import Unwinder
 from tests.simulation.disk import SimJournal
@@ -57,8 +62,10 @@ SALT = b"s" * 32
 MENDED_MOST = 3
 
 
-_MOOT = (Code.TRAJECTORY_FROZEN, Code.TRAJECTORY_CLOSED, Code.PIVOT_ORDER)
+_MOOT = (Code.TRAJECTORY_FROZEN, Code.QUARANTINED, Code.TRAJECTORY_CLOSED, Code.PIVOT_ORDER)
 """Refusals that no repeat changes; the agent goes on and will learn where its run stands."""
+
+_OVER = (Code.TRAJECTORY_FROZEN, Code.QUARANTINED, Code.TRAJECTORY_CLOSED)
 
 
 @cache
@@ -131,6 +138,9 @@ class Process:
         telemetry.world, telemetry._clock = world, clock
         journal = self.journal = world.journal = SimJournal(world)
         self.trajectories = Trajectories(journal, clock, telemetry, salt=SALT)
+        self.containment = ContainmentLog(journal, clock, telemetry)
+        flights = Flights(self.containment.state)
+        self.quarantiner = Quarantiner(self.containment, self.trajectories, flights, clock, telemetry)
         breaker = BreakerStage(clock, telemetry, journal.remember)
         self._breaker = breaker
         probers = {"http": HttpProbe(catalog, clock)}
@@ -138,6 +148,7 @@ class Process:
             telemetry=TelemetryStage(clock, telemetry),
             recovery=RecoveryStage(self.trajectories, clock, telemetry, journal.remember),
             idempotency=IdempotencyStage(self.trajectories, journal, clock),
+            quarantine=QuarantineStage(self.containment, self.trajectories),
             saga=SagaStage(self.trajectories, journal, telemetry),
             approval=ApprovalStage(
                 self.trajectories, HttpVerifier(lambda: self.pipeline, catalog, clock), clock, telemetry
@@ -148,7 +159,7 @@ class Process:
             admission=AdmissionStage(clock, telemetry, breaker.peek),
             breaker=breaker,
             journal=JournalStage(self.trajectories, clock, telemetry),
-            dispatch=Dispatch(SimEgress(world), clock, telemetry),
+            dispatch=Dispatch(SimEgress(world), clock, telemetry, (), flights),
         )
         for stage in (stages.retry, stages.admission, stages.breaker):
             stage.reconfigure(catalog())
@@ -172,6 +183,9 @@ class Process:
         world = self.world
         world.boots += 1
         world.note(f"BOOT {world.boots}")
+        await self.containment.load()
+        if RUN not in self.containment.state.runs:
+            world.contained_at = None  # the process ended before its record was on the disk
         before = {name: world.durable(name).phase for name in world.streams()}
         world.resume()
         self._breaker.restore(await self.journal.recall(REMEMBERED))
@@ -179,15 +193,49 @@ class Process:
             was = before.get(run.state.id)
             if was is not run.state.phase and was is not Phase.COMPENSATING:
                 raise Violation(f"restart changed run {run.state.id} from {was} to {run.state.phase}")
+        self.quarantiner.enforce()
         self.trajectories.on_finalizing = lambda name: asyncio.get_running_loop().call_soon(self.finalizer.wake, name)
         self.trajectories.on_unwinding = lambda: asyncio.get_running_loop().call_soon(self.unwinder.run_once)
         self._resume()
-        others = [self.settler.run(), self.escalator.run(), self._cut(), self._people(), self._mend()]
+        others = [self.settler.run(), self.escalator.run(), self._cut(), self._people(), self._peer(), self._mend()]
         tasks = [asyncio.ensure_future(each) for each in others]
         await self._act()
         await self._wait_over()
         for task in tasks:
             task.cancel()
+
+    def contain(self) -> None:
+        """Somebody quarantines the run, in the middle of whatever happens."""
+        run = self.trajectories.get(RUN)
+        if run is None or run.is_lost or not run.state.version:
+            return
+        self.world.note(f"CONTAIN in {run.state.phase}")
+        self.world.contained_at = self.clock.now()
+        self.quarantiner.contain(run=RUN, trigger=Trigger.OPERATOR, by="test", reason="found out")
+
+    async def _peer(self) -> None:
+        """Another agent that keeps looking at what this one makes."""
+        tool = catalog().tools["shelf"]
+        while self.plan.has_peer:
+            for action in [one for one in self.plan.actions if one.tool == "shelf"]:
+                await self.clock.sleep(0.2)
+                target = f"/look/{action.item}"
+                match = tool.match("GET", target)
+                now = self.clock.now()
+                call = Call(
+                    tool=tool,
+                    operation=match.operation,
+                    request=Request("GET", target.encode(), (), None, has_side_effects=False, capture_answer=False),
+                    agent="peer",
+                    started=now,
+                    deadline=now + 40.0,
+                    trajectory="p",
+                    is_run_named=True,
+                    params=match.params,
+                    action=digest(target),
+                )
+                outcome = await self.pipeline(call)
+                self.world.looks.append((now, action.item, _said(outcome)))
 
     async def _cut(self) -> None:
         """An operator who aborts the run in the middle of things."""
@@ -352,18 +400,16 @@ class Process:
         done = [s for s in steps if s.state.value in ("committed", "compensating", "compensated", "skipped")]
         if not done:
             raise Violation(f"the agent has the result of {action.item}, and the disk does not")
-        if (
-            done[-1].tier is Tier.COMPENSABLE
-            and done[-1].compensator is None
-            and not state.is_past_pivot | state.is_over
-        ):
+        # What a person found has no answer to bind it from; what is past its pivot needs none.
+        is_bound = done[-1].compensator is not None or done[-1].resolved is not None
+        if done[-1].tier is Tier.COMPENSABLE and not is_bound and not state.is_past_pivot | state.is_over:
             raise Violation(f"the agent has the result of {action.item}, and its compensator is not on the disk")
 
     async def _abort(self, reason: str) -> None:
         for _ in range(20):
             refusal = await self._decided(await self._run(), Abort(reason=reason))
             self.world.note(f"AGENT abort <- {None if refusal is None else refusal.code}")
-            if refusal is None or refusal.code in (Code.TRAJECTORY_FROZEN, Code.TRAJECTORY_CLOSED):
+            if refusal is None or refusal.code in _OVER:
                 if refusal is not None and self._may_go_on(refusal):
                     await self.clock.sleep(30.0)
                     continue
@@ -400,9 +446,8 @@ class Process:
     async def _commit(self) -> None:
         for _ in range(200):
             refusal = await self._decided(await self._run(), Commit())
-            if refusal is None or refusal.code in (Code.TRAJECTORY_FROZEN, Code.TRAJECTORY_CLOSED):
-                if refusal is None or not self._may_go_on(refusal):
-                    return
+            if refusal is None or (refusal.code in _OVER and not self._may_go_on(refusal)):
+                return
             await self.clock.sleep(30.0)
 
     def _may_go_on(self, refusal: Refusal) -> bool:

@@ -42,8 +42,11 @@ def play_seed(seed: int) -> Report:
     return play(plan, rng, crashes)
 
 
-def play(plan: Plan, rng: random.Random, crashes: list[int]) -> Report:
-    """Run a plan. `crashes`: after how many callbacks each life of the process ends; the one after them lives on."""
+def play(plan: Plan, rng: random.Random, crashes: list[int], contain_at: int | None = None) -> Report:
+    """Run a plan. `crashes`: after how many callbacks each life of the process ends; the one after them lives on.
+
+    `contain_at`: before which callback of the first life the run is quarantined.
+    """
     world = World(
         rng,
         faults_left=plan.faults,
@@ -61,6 +64,7 @@ def play(plan: Plan, rng: random.Random, crashes: list[int]) -> Report:
     try:
         for crash_at in [*crashes, *[None] * (1 + plan.disk_faults)]:
             loop = SimLoop(rng, world.now, crash_at)
+            loop.interrupt_at, contain_at = contain_at, None
             is_over = _live(world, rng, plan, loop)
             handled += loop.handled
             ended += not is_over
@@ -94,6 +98,12 @@ def _live(world: World, rng: random.Random, plan: Plan, loop: SimLoop) -> bool:
     def end() -> None:
         for each in process:
             each.journal.is_dead = True
+
+    def contain() -> None:
+        for each in process:
+            each.contain()
+
+    loop.interrupt = contain
 
     try:
         loop.run(life(), end)

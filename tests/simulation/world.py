@@ -121,6 +121,8 @@ class World:
     causes: list[str] = field(default_factory=list)
     boots: int = 0
     rewound: list[str] = field(default_factory=list)
+    contained_at: float | None = None
+    looks: list[tuple[float, str, str]] = field(default_factory=list)
 
     def violate(self, text: str) -> NoReturn:
         """Note that an invariant is broken, wherever this is called from; the schedule ends with it."""
@@ -142,7 +144,7 @@ class World:
         return fault
 
     def streams(self) -> list[str]:
-        return list(self.disk._streams)
+        return [name for name in self.disk._streams if not name.startswith("~")]
 
     def records(self, run: str) -> list[tuple[Record, int]]:
         known = self.disk._streams.get(run)
@@ -238,6 +240,8 @@ class World:
         """The tool does what it is asked, or answers from its memory of the key."""
         _, verb, *rest = target.split("/")
         item = rest[0]
+        if verb == "look":
+            return (200, {"item": item}) if self.effects(item) else (404, {})
         if verb == "list":
             lag_s = self.rng.random() * LAG_S
             seen = [e for e in self.ledger if e.item == item and e.kind != "undone" and e.at <= self.now - lag_s]
@@ -251,7 +255,7 @@ class World:
             since, status, told = remembered
             if self.now - since < tool.idempotency.window:
                 return status, told
-        status, told = self._do(verb, item, is_keyed=tool.name == "keyed")
+        status, told = self._do(verb, item, is_keyed=tool.name in ("keyed", "shelf"))
         if key is not None:
             self.answers[(tool.name, key)] = (self.now, status, told)
         return status, told
@@ -347,7 +351,8 @@ class SimEgress:
         if not is_read and world.is_checked:
             world.check_intent(request.method, target)
             self._check_key(tool, target, key)
-        fate = world.fate(target)
+        self._check_contained(target)
+        fate = Fate.FINE if target.startswith("/look/") else world.fate(target)
         world.sent.append((world.now, tool.name, target, fate.value))
         world.note(f"SEND {tool.name} {request.method} {target} {fate.value}")
         answer: asyncio.Future[tuple[int, dict[str, object]]] = asyncio.get_running_loop().create_future()
@@ -391,6 +396,17 @@ class SimEgress:
             return _reply(*await asyncio.wait_for(answer, timings.first_byte_s))
         except TimeoutError:
             return Broken(Fault.TIMEOUT, Dispatched.MAYBE, "no answer in time")
+
+    def _check_contained(self, target: str) -> None:
+        """No call leaves after severing, and nobody else touches what was made (seed 000, the four stages)."""
+        world = self._world
+        if world.contained_at is None:
+            return
+        item = target.split("/")[2]
+        if not target.startswith("/look/"):
+            world.violate(f"{target} left after its run was severed")
+        elif world.effects(item):
+            world.violate(f"{item} was looked at after the run that made it was quarantined")
 
     def _check_key(self, tool: ToolSpec, target: str, key: str | None) -> None:
         """What had its effect is never sent again once the tool may have forgotten its key (invariant 2)."""
