@@ -7,6 +7,10 @@ STAMP := $(VENV)/.installed
 CLIENTS := .clients/.installed
 SUITES := .suites/.installed
 SCHEDULES ?= 50000
+RUNS ?= 1000
+KILLS ?= 82
+SEEDS ?= 5
+JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 
 .PHONY: setup demo test check clients suites k8s containers image dist bench chaos storm docs lock clean help
 
@@ -40,11 +44,13 @@ dist: $(STAMP) ## Build wheel and sdist; the same sources give the same bytes
 	rm -rf dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build -t wheel -t sdist
 
-clients: $(CLIENTS) ## Install the clients and servers of other people that tests/mcp drives
+clients: $(CLIENTS) ## Install the clients, servers and load generators of other people that tests drive
 
-$(CLIENTS): $(STAMP) tests/mcp/environments/langgraph.txt tests/mcp/npm/package-lock.json
+$(CLIENTS): $(STAMP) tests/mcp/environments/langgraph.txt tests/mcp/npm/package-lock.json loadtests/environments/generators.txt
 	$(PYTHON) -m venv --clear .clients/langgraph
 	.clients/langgraph/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/mcp/environments/langgraph.txt
+	$(PYTHON) -m venv --clear .clients/generators
+	.clients/generators/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r loadtests/environments/generators.txt
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/npm ci --silent --no-fund --no-audit --prefix tests/mcp/npm
 	@touch $(CLIENTS)
 
@@ -69,13 +75,13 @@ docs: $(STAMP) ## Write the generated pages and schemas again
 bench: $(STAMP) ## Compare direct calls, a bare proxy and the gateway, side by side
 	$(BIN)/python -m loadtests.bench
 
-storm: $(STAMP) ## Run every storm, the scoreboard and the crash storm; write docs/storms (about half an hour)
-	$(BIN)/python -m loadtests.scoreboard --runs 1000 --out docs/storms/scoreboard
-	$(BIN)/python -m loadtests.crashes --kills 82 --out docs/storms/crashes
+storm: $(STAMP) ## Run every storm, the scoreboard and the crash storm; write docs/storms (about 75 minutes; RUNS=60 KILLS=10 SEEDS=1 STORMS="--only trip" for less)
+	$(BIN)/python -m loadtests.scoreboard --runs $(RUNS) --out docs/storms/scoreboard
+	$(BIN)/python -m loadtests.crashes --kills $(KILLS) --out docs/storms/crashes
 	$(BIN)/python -m loadtests.baselines --out docs/storms/baselines
 	mkdir -p docs/storms/journal
 	$(BIN)/python -m loadtests.journal_rate --json > docs/storms/journal/journal.json
-	$(BIN)/python -m loadtests.storms --out docs/storms
+	$(BIN)/python -m loadtests.storms --seeds $(SEEDS) --jobs $(JOBS) --out docs/storms $(STORMS)
 
 chaos: $(STAMP) ## More schedules than the tests simulate (SCHEDULES=50000, FROM=seed), 82 kills, 1000 power cuts, starts at full size (half an hour)
 	$(BIN)/python -m tests.simulation --schedules $(SCHEDULES) --from $(or $(FROM),1000000)

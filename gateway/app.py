@@ -21,6 +21,7 @@ from aiohttp import web
 from gateway import __version__
 from gateway.clock import Clock, SystemClock
 from gateway.config.errors import ConfigError
+from gateway.config.schema import packet_schemas
 from gateway.config.source import ManifestSource, diff
 from gateway.config.tokens import TokenFile, TokenFileError
 from gateway.config.watch import changes
@@ -54,6 +55,7 @@ from gateway.ingress.mcp_pipes import StdioFront
 from gateway.ingress.mcp_service import McpService
 from gateway.ingress.proxy import Proxy, ProxyLimits, refuse_request
 from gateway.ingress.runs import Runs
+from gateway.ingress.tasks import Tasks
 from gateway.ingress.tunnel import TunnelDoor
 from gateway.ingress.unix import bind_unix
 from gateway.ingress.websocket import WebSockets
@@ -69,6 +71,7 @@ from gateway.probes.verifier import HttpVerifier
 from gateway.stages.admission import AdmissionStage
 from gateway.stages.approval import ApprovalStage
 from gateway.stages.breaker import REMEMBERED, BreakerStage
+from gateway.stages.budget import BudgetStage
 from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
 from gateway.stages.flights import Flights
@@ -83,6 +86,7 @@ from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
 from gateway.stages.settle import Settle
 from gateway.stages.telemetry import TelemetryStage
+from gateway.stages.watchdog import WatchdogStage
 from gateway.telemetry import DomainUse, Statistics, Telemetry
 from gateway.workers.escalator import Escalator
 from gateway.workers.finalizer import Finalizer
@@ -306,9 +310,14 @@ class Gateway:
         probers = {"http": HttpProbe(self.catalog, clock)}
         policy = PolicyStage(self._trajectories, clock, journal.remember, is_shadow=settings.shadow)
         in_shadow = policy.note_shadow if settings.shadow else None
+        watchdog = WatchdogStage(
+            self._trajectories, self.catalog, clock, telemetry, probers["http"], lambda: self._pipeline, in_shadow
+        )
         self._stages = Stages(
             telemetry=TelemetryStage(clock, telemetry),
-            recovery=RecoveryStage(self._trajectories, clock, telemetry, journal.remember),
+            recovery=RecoveryStage(self._trajectories, clock, telemetry, journal.remember, self.catalog),
+            budget=BudgetStage(self._trajectories, clock, in_shadow),
+            watchdog=watchdog,
             policy=policy,
             idempotency=IdempotencyStage(self._trajectories, journal, clock),
             hold=HoldStage(self._containment, self.catalog, clock, in_shadow),
@@ -324,6 +333,9 @@ class Gateway:
             dispatch=Dispatch(self._egress, clock, telemetry, (via(pseudonym),), self._flights),
         )
         pipeline = self._pipeline = self._stages.pipeline()
+        self._exit.push_async_callback(watchdog.close)
+        # What is undone after it takes leases of its own.
+        watchdog.revoke = lambda run: self._broker.end_run(run, "semantic deadlock")
         self._settler = Settler(
             self._trajectories, pipeline, self.catalog, clock, telemetry, SettlePatience(limit_s=settings.runs.settle)
         )
@@ -355,10 +367,19 @@ class Gateway:
         )
         self._trajectories.on_notice = self._notifier.wake
         self._escalator = Escalator(self._trajectories, clock, telemetry, resume=self._resume)
-        self._runs = Runs(self._trajectories, self._spool, clock, self.catalog)
+        self._runs = Runs(
+            self._trajectories,
+            self._spool,
+            clock,
+            self.catalog,
+            watchdog,
+            Tasks(self._trajectories, clock, packet_schemas()),
+        )
         self._claims = Claims(self._containment, self.catalog, clock)
         self._runs.hand_off, self._runs.receive = self._claims.hand_off, self._claims.receive
-        self._janitor = Janitor(self._trajectories, clock, telemetry, idle_s=settings.runs.implicit_idle)
+        self._janitor = Janitor(
+            self._trajectories, clock, telemetry, idle_s=settings.runs.implicit_idle, catalog=self.catalog
+        )
         self._tunnels = TunnelDoor(
             clock,
             limit=settings.forward.tunnels,

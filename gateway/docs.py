@@ -16,12 +16,13 @@ from typing import Any, Final, get_args, get_origin
 
 from gateway.config.fields import Field, choices, fields_of, is_settings, summary
 from gateway.config.options import option_of, server_options, variable_of
-from gateway.config.schema import duration_text, manifest_schema, server_schema, size_text
+from gateway.config.schema import duration_text, manifest_schema, packet_schemas, server_schema, size_text
 from gateway.core.codes import CODES
 from gateway.core.manifest import Manifest
 from gateway.core.setting import Format
 from gateway.kubernetes import chart
 from gateway.kubernetes.dashboard import dashboard
+from gateway.pages import recovery_page, watchdogs_page
 
 __all__ = ["PAGES", "main"]
 
@@ -195,8 +196,13 @@ def _json(schema: dict[str, Any]) -> str:
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "errors.md": errors_page,
     "configuration.md": configuration_page,
+    "recovery.md": recovery_page,
+    "watchdogs.md": watchdogs_page,
     "manifest.schema.json": lambda: _json(manifest_schema()),
     "server.schema.json": lambda: _json(server_schema()),
+    "task-packet.schema.json": lambda: _json(packet_schemas()["task_packet"]),
+    "task-result.schema.json": lambda: _json(packet_schemas()["task_result"]),
+    "result-packet.schema.json": lambda: _json(packet_schemas()["result_packet"]),
     "../helm/seawall/files/dashboard.json": dashboard,
     "../helm/seawall/values.yaml": chart.values_yaml,
     "../helm/seawall/values.schema.json": chart.values_schema,

@@ -16,6 +16,7 @@ from gateway.core.tool import Operation, ToolSpec
 from gateway.stages.admission import AdmissionStage
 from gateway.stages.approval import ApprovalStage, is_gated
 from gateway.stages.breaker import BreakerStage
+from gateway.stages.budget import BudgetStage
 from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
 from gateway.stages.hold import HoldStage
@@ -28,6 +29,7 @@ from gateway.stages.recovery import RecoveryStage
 from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
 from gateway.stages.telemetry import TelemetryStage
+from gateway.stages.watchdog import WatchdogStage, watched
 
 __all__ = ["Concerns", "Pipeline", "Stages", "compose"]
 
@@ -60,6 +62,8 @@ class Stages:
 
     telemetry: TelemetryStage
     recovery: RecoveryStage
+    budget: BudgetStage
+    watchdog: WatchdogStage
     quarantine: QuarantineStage
     hold: HoldStage
     policy: PolicyStage
@@ -84,7 +88,9 @@ class Stages:
                     _writes,
                 ),  # sees what the agent is about to read, refusals of every stage below included
                 (self.policy, PolicyStage.concerns),  # before anything is looked up: a rule's "no" costs nothing
-                # the watchdog comes here: loops are stopped before they spend
+                # beside the rules: what a run cannot afford costs nothing; without caps it passes
+                (self.budget, _always),
+                (self.watchdog, watched),  # loops are stopped before they spend
                 (self.idempotency, _always),  # before the saga: a repeat is not a new step and needs no new legality
                 # once the run is known: what is tainted stops, and no edge between artifacts is missed
                 (self.quarantine, QuarantineStage.concerns),

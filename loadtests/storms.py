@@ -12,7 +12,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,9 @@ from gateway.storm.summary import headline
 __all__ = ["index", "main", "storms"]
 
 
-def storms(names: Iterable[str], engines: Iterable[str], seeds: int, out: Path, keep: Path | None = None) -> bool:
+def storms(
+    names: Iterable[str], engines: Iterable[str], seeds: int, out: Path, keep: Path | None = None, jobs: int = 1
+) -> bool:
     """Run scenarios and write their pages; return whether every claim holds."""
     is_good = True
     for name in names:
@@ -39,7 +41,7 @@ def storms(names: Iterable[str], engines: Iterable[str], seeds: int, out: Path, 
             folder = scenario.name if engine == "virtual" else f"{scenario.name}-{engine}"
             with tempfile.TemporaryDirectory(prefix="seawall-storms-") as where:
                 count = seeds if engine == "virtual" else 1
-                extra = live_engine() if engine == "live" else {}
+                extra: dict[str, Any] = live_engine() if engine == "live" else {"jobs": jobs}
                 run = run_storm(
                     scenario, engine_name=engine, seeds=tuple(range(1, count + 1)), out=Path(where), **extra
                 )
@@ -67,6 +69,7 @@ def index(folder: Path) -> str:
         "`make storm` makes it again. How to read it, and how to storm your own tools: [storms.md](../storms.md).",
         (folder / "notes.md").read_text().strip() if (folder / "notes.md").is_file() else "",
         _others(folder),
+        _engines(runs),
     ]
     for name, document in runs.items():
         scenario, made = document["scenario"], document["machine"]
@@ -84,6 +87,47 @@ def index(folder: Path) -> str:
             "\n".join(f"![{kind}]({name}/{scenario['name']}-{kind}.png)" for kind in scenario["plots"]),
         ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+_BOTH = (
+    ("calls made", ("calls",), ",.0f"),
+    ("requests", ("attempts",), ",.0f"),
+    ("requests in the trouble", ("during", "attempts"), ",.0f"),
+    ("succeeded", ("goodput_share",), ".1%"),
+    ("recovered after, s", ("recovery_s",), ".2f"),
+    ("p50 of successes, ms", ("p50_ms",), ".1f"),
+    ("p99 of successes, ms", ("p99_ms",), ".1f"),
+)
+
+
+def _engines(runs: Mapping[str, Any]) -> str:
+    """Return both engines side by side, for every scenario and policy that both have run."""
+    rows = []
+    for name, virtual in runs.items():
+        live = runs.get(f"{name}-live")
+        if live is None:
+            continue
+        for policy in (name for name in virtual["figures"] if name in live["figures"]):
+            both = [document["figures"][policy] for document in (virtual, live)]
+            cells = [" / ".join(_shown(figures, path, form) for figures in both) for _, path, form in _BOTH]
+            rows.append([name, policy, *cells])
+    if not rows:
+        return ""
+    heads = ["scenario", "policy", *(head for head, _, _ in _BOTH)]
+    lines = [heads, ["---", "---", *["--:"] * len(_BOTH)], *rows]
+    return (
+        "## Both engines on the same storms\n\n"
+        "Virtual / live. Why they differ: [storms.md](../storms.md#the-two-engines).\n\n"
+        + "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    )
+
+
+def _shown(figures: Any, path: tuple[str, ...], form: str) -> str:
+    for step in path:
+        figures = figures.get(step) if isinstance(figures, Mapping) else None
+    if figures is None:
+        return "–"
+    return f"{figures:{form}}" if isinstance(figures, int | float) else str(figures)
 
 
 def _others(folder: Path) -> str:
@@ -122,9 +166,10 @@ def _about(name: str, told: dict[str, Any]) -> str:
 @click.option("--only", multiple=True, help="Only this scenario.")
 @click.option("--engine", "engines", multiple=True, type=click.Choice(["virtual", "live"]), help="Only this engine.")
 @click.option("--seeds", default=5, show_default=True, help="Seeds of each virtual storm.")
+@click.option("--jobs", default=1, show_default=True, help="Virtual storms at the same time, a process for each.")
 @click.option("--out", default="docs/storms", show_default=True, type=click.Path(file_okay=False), help="Where to.")
 @click.option("--keep", type=click.Path(file_okay=False), help="Folder for the recordings.")
-def main(only: tuple[str, ...], engines: tuple[str, ...], seeds: int, out: str, keep: str | None) -> None:
+def main(only: tuple[str, ...], engines: tuple[str, ...], seeds: int, jobs: int, out: str, keep: str | None) -> None:
     """Run every storm and write the report; exit code 1 if a claim does not hold."""
     folder = Path(out)
     is_good = storms(
@@ -133,6 +178,7 @@ def main(only: tuple[str, ...], engines: tuple[str, ...], seeds: int, out: str, 
         seeds,
         folder,
         Path(keep) if keep is not None else None,
+        jobs,
     )
     (folder / "index.md").write_text(index(folder))
     sys.exit(not is_good)

@@ -65,13 +65,17 @@ from gateway.core.manifest import (
     PivotMode,
     ProbeSettings,
     RequestSettings,
+    StateSettings,
     Tier,
     TimeoutSettings,
     ToolSettings,
+    UsageSettings,
     VerifySettings,
+    WatchedSettings,
 )
 from gateway.core.mcp_tools import CALL, CallMatcher, target_of
 from gateway.core.openapi import Document
+from gateway.core.recovery import Trouble
 from gateway.core.retry import RetrySettings
 from gateway.core.routing import SAFE_METHODS, Matcher, Pattern, PatternError, parse_pattern
 from gateway.core.secret import Secret, SecretBox
@@ -87,11 +91,15 @@ from gateway.core.tool import (
     Operation,
     Probe,
     RequestTemplate,
+    StateProbe,
     Tls,
     ToolSpec,
     Upstream,
+    Usage,
     Verifier,
+    Watched,
 )
+from gateway.core.watchdog import WatchdogSettings
 
 __all__ = ["UNDECLARED_READ", "UNDECLARED_WRITE", "compile_catalog"]
 
@@ -194,6 +202,7 @@ class _Compiler:
                 if gate.verify is not None and self._loaded.gates[name].settings.verify.clears  # type: ignore[union-attr]
             },
             claim_keys,
+            self._loaded.watchdog,
         )
 
     @property
@@ -296,6 +305,8 @@ class _Compiler:
         hosts = read_hosts(entry, self._problems)
         called = operations.compile_calls()
         mcp = self._mcp(entry)
+        watchdog, state = self._watch(name, entry)
+        troubles = self._troubles(entry)
         tls = self._tls(entry, upstream)
         if upstream is None:
             return None
@@ -309,7 +320,16 @@ class _Compiler:
             one.rule.name: [one.settings, one.rule.asks] for one in self._rules if not one.tools or name in one.tools
         }
         digest = self._digest(
-            settings, effective, _revealed(proof), environment, gated, asked, ruled, read_from, tls and tls.digest
+            settings,
+            effective,
+            _revealed(proof),
+            environment,
+            gated,
+            asked,
+            ruled,
+            read_from,
+            tls and tls.digest,
+            watchdog,
         )
         old = self._previous.tools.get(name)
         if old is not None and old.digest == digest and old.domain is effective.domain:
@@ -342,10 +362,40 @@ class _Compiler:
             websocket=settings.websocket if settings.websocket is not None and settings.websocket.enabled else None,
             takes_forwarded=settings.forwarded is not ForwardedMode.DROP,
             recovery=settings.recovery,
+            troubles=troubles,
             breaker_key=self._breaker_key(upstream, _revealed(proof)),
             digest=digest,
             mcp=mcp,
+            watchdog=watchdog,
+            state=state,
         )
+
+    def _troubles(self, entry: Entry[ToolSettings]) -> tuple[tuple[Trouble, CelExpression], ...]:
+        """The narrowest class first: what blocks content is often a refusal for good as well."""
+        own = entry.settings.recovery
+        written = (
+            (Trouble.CONTENT_BLOCK, own.content_block),
+            (Trouble.FATAL, own.fatal),
+            (Trouble.TRANSIENT, own.transient),
+            (Trouble.SEMANTIC, own.semantic),
+        )
+        compiled = [
+            (trouble, self.condition(source, entry.at("recovery", trouble.value))) for trouble, source in written
+        ]
+        return tuple((trouble, rule) for trouble, rule in compiled if rule is not None)
+
+    def _watch(self, name: str, entry: Entry[ToolSettings]) -> tuple[WatchdogSettings, StateProbe | None]:
+        settings, own = self._loaded.watchdog, entry.settings.watch
+        if own.mode is not None and own.mode is not settings.mode:
+            settings = replace(settings, mode=own.mode)
+        if own.state is None:
+            return settings, None
+        if own.state.request.split(" ")[0] not in SAFE_METHODS | {"POST", CALL}:
+            here = entry.at("watch", "state")
+            self._problems.add(here, "the state is a read", "use GET or HEAD; POST only where the tool searches by it")
+        select = self.value(own.state.select, entry.at("watch", "state", "select"))
+        template = self.request(own.state, entry, name, "watch", "state")
+        return settings, None if template is None else StateProbe(template, select)
 
     def _tls(self, entry: Entry[ToolSettings], upstream: Upstream | None) -> Tls | None:
         settings = entry.settings.tls
@@ -559,7 +609,7 @@ class _Compiler:
 
     def request(
         self,
-        settings: CompensatorSettings | ProbeSettings | VerifySettings,
+        settings: CompensatorSettings | ProbeSettings | StateSettings | VerifySettings,
         entry: Entry[ToolSettings] | Entry[GateSettings],
         own: str,
         *path: str,
@@ -574,7 +624,7 @@ class _Compiler:
             return None
         names = _COMPENSATOR
         if not isinstance(settings, CompensatorSettings):
-            names = _PROBE if isinstance(settings, ProbeSettings) else _VERIFY
+            names = _PROBE if isinstance(settings, ProbeSettings | StateSettings) else _VERIFY
         if settings.tool is not None and settings.tool not in self._loaded.names["tools"]:
             known = self._loaded.names["tools"]
             self._problems.add(
@@ -774,6 +824,9 @@ class _Operations:
             is_staged=settings.pivot is PivotMode.STAGE,
             lease=self._lease(settings.lease, (*at, "lease")),
             leak=settings.leak,
+            duration_s=settings.duration,
+            usage=self._usage(settings.usage, (*at, "usage")),
+            watch=self._watched(settings.watch, (*at, "watch")),
             is_idempotent=settings.idempotent,
             fails_cleanly=settings.fails_cleanly,
             journal=settings.journal,
@@ -783,6 +836,24 @@ class _Operations:
             claim=self._claim(settings.claim, (*at, "claim")),
         )
         return self._compiler.ruled(self._tool, operation, "")[0]
+
+    def _usage(self, settings: UsageSettings | None, at: tuple[str, ...]) -> Usage | None:
+        if settings is None:
+            return None
+        found = [
+            (name, self._compiler.value(source, self._entry.at(*at, name)))
+            for name, source in (("usd", settings.usd), ("tokens", settings.tokens))
+        ]
+        return Usage(settings.price, tuple((name, amount) for name, amount in found if amount is not None))
+
+    def _watched(self, settings: WatchedSettings | None, at: tuple[str, ...]) -> Watched | None:
+        if settings is None:
+            return None
+        metrics = [
+            (name, self._compiler.value(source, self._entry.at(*at, "metrics", name)))
+            for name, source in settings.metrics.items()
+        ]
+        return Watched(settings.poll, tuple((name, metric) for name, metric in metrics if metric is not None))
 
     def _lease(self, settings: LeaseSettings | None, at: tuple[str, ...]) -> Lease | None:
         if settings is None:
@@ -823,7 +894,12 @@ class _Operations:
         if template is None:
             return None
         return Compensator(
-            template, condition, is_for_partial=settings.partial, is_safe_if_absent=settings.safe_if_absent
+            template,
+            condition,
+            is_for_partial=settings.partial,
+            is_safe_if_absent=settings.safe_if_absent,
+            duration_s=settings.duration,
+            price=settings.price,
         )
 
     def _probe(self, settings: ProbeSettings | None, at: tuple[str, ...]) -> Probe | None:

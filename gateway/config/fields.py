@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 
 import annotated_types as at
 
-from gateway.core.manifest import CompensatorSettings, ProbeSettings
+from gateway.core.manifest import CompensatorSettings, ProbeSettings, StateSettings
 from gateway.core.setting import Doc, Format
 from gateway.core.websocket import WebSocketSettings
 
@@ -24,6 +24,7 @@ REQUIRED: Final = object()
 SHORTHAND: Final[Mapping[type, str]] = {
     CompensatorSettings: "request",
     ProbeSettings: "request",
+    StateSettings: "request",
     WebSocketSettings: "enabled",
 }
 """Settings that may be written as a single value, and the key that it is then the value of."""

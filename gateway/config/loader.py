@@ -29,6 +29,7 @@ from gateway.core.manifest import (
 )
 from gateway.core.openapi import Document
 from gateway.core.policy import RuleSettings
+from gateway.core.watchdog import WatchdogSettings
 
 __all__ = ["SHIPPED", "Entry", "Loaded", "load_files"]
 
@@ -66,6 +67,7 @@ class Loaded:
     approvals: dict[str, Entry[ApprovalSettings]] = field(default_factory=dict)
     gates: dict[str, Entry[GateSettings]] = field(default_factory=dict)
     incidents: dict[str, Entry[SinkSettings]] = field(default_factory=dict)
+    watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
     documents: dict[str, tuple[bytes, Document]] = field(default_factory=dict)
     suspend: dict[str, Entry[SuspendSettings]] = field(default_factory=dict)
     claims: dict[str, Entry[ClaimSettings]] = field(default_factory=dict)
@@ -86,6 +88,7 @@ class _Loader:
         self._files = files
         self._problems = problems
         self._done: set[str] = set()
+        self._watchdog_at: Position | None = None
         self.loaded = Loaded()
 
     def load(self, path: Path, asked_at: Position, chain: tuple[str, ...]) -> None:
@@ -119,6 +122,8 @@ class _Loader:
         manifest = decode(_without_sections(node), Manifest, self._problems)
         for index, include in enumerate(manifest.include if manifest is not None else ()):
             self.load(_included(include, path), _include_position(node, index), (*chain, identity))
+        if manifest is not None and (here := node.keys.get("watchdog")) is not None:
+            self._watchdog(manifest.watchdog, here)
         self._section(node, path, "tools", ToolSettings, self.loaded.tools)
         self._section(node, path, "domains", DomainSettings, self.loaded.domains)
         self._section(node, path, "secrets", SecretSettings, self.loaded.secrets)
@@ -143,6 +148,12 @@ class _Loader:
                 self._problems.add(entry.at("openapi"), problem, "name a file beside the manifest")
             except openapi.DocumentProblem as error:
                 self._problems.add(entry.at("openapi"), f"`{shown(path.name)}`: {error}")
+
+    def _watchdog(self, settings: WatchdogSettings, here: Position) -> None:
+        if self._watchdog_at is not None:
+            self._problems.add(here, f"`watchdog` is given at {self._watchdog_at} already", "keep one of them")
+            return
+        self._watchdog_at, self.loaded.watchdog = here, settings
 
     def _section(self, node: Map, path: Path, key: str, settings: type[T], into: dict[str, Entry[T]]) -> None:
         section = node.values.get(key)

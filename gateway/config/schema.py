@@ -14,10 +14,11 @@ from typing import Any, Final, get_args, get_origin
 from gateway.config.decode import SIZE, TIME
 from gateway.config.fields import SHORTHAND, Field, choices, fields_of, is_settings, summary
 from gateway.core.manifest import Manifest
+from gateway.core.packet import ResultPacket, TaskPacket, TaskResult
 from gateway.core.server import ServerSettings
 from gateway.core.setting import Format
 
-__all__ = ["duration_text", "json_schema", "manifest_schema", "server_schema", "size_text"]
+__all__ = ["duration_text", "json_schema", "manifest_schema", "packet_schemas", "server_schema", "size_text"]
 
 DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -32,6 +33,15 @@ def manifest_schema() -> Schema:
 def server_schema() -> Schema:
     """Return the schema of the server's own file."""
     return json_schema(ServerSettings, "Seawall server settings")
+
+
+def packet_schemas() -> dict[str, Schema]:
+    """Return the schemas of the packets that agents exchange, by name."""
+    return {
+        "task_packet": json_schema(TaskPacket, "Seawall task packet"),
+        "task_result": json_schema(TaskResult, "Seawall task result"),
+        "result_packet": json_schema(ResultPacket, "Seawall result packet"),
+    }
 
 
 def json_schema(settings: type, title: str) -> Schema:

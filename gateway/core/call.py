@@ -59,6 +59,9 @@ class Call:
         is_answer_known: False where the step landed and nothing of its answer can be known.
         stage: name of the part of its run that the call belongs to; the first call of a new one takes a savepoint.
         exchange_s: seconds from dispatch to the answer's head of the latest attempt, once dispatch has set it.
+        budget: caps that came with the call (`Seawall-Budget`).
+        attempts_most: attempts that the run's budget leaves; None without a cap.
+        notice: budgets that are nearly spent, for the answer's `Seawall-Budget`.
         wait_s: how long the agent is ready to wait for people, beyond the deadline (`Prefer: wait`).
         compensation: what to send, on the compensation lane.
         undo_turn: 2 for the one repeat of a compensator, under a key of its own, whose effect did not last.
@@ -94,6 +97,9 @@ class Call:
     exchange_s: float | None = None
     is_committed_to_send: bool = False
     wait_s: float = 0.0
+    budget: Mapping[str, float] | None = None
+    attempts_most: int | None = None
+    notice: str = ""
     compensation: BoundRequest | None = None
     undo_turn: int = 1
     traceparent: bytes | None = None

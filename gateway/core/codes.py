@@ -55,6 +55,7 @@ class Code(StrEnum):
     RATE_LIMITED = "ERR_RATE_LIMITED"
     RETRY_BUDGET = "ERR_RETRY_BUDGET"
     BUDGET_EXHAUSTED = "ERR_BUDGET_EXHAUSTED"
+    CONTENT_BLOCKED = "ERR_CONTENT_BLOCKED"
     UPSTREAM_CONNECT = "ERR_UPSTREAM_CONNECT"
     UPSTREAM_PROTOCOL = "ERR_UPSTREAM_PROTOCOL"
     DEADLINE = "ERR_DEADLINE"
@@ -161,6 +162,10 @@ CODES: dict[Code, CodeRow] = {
         429, _C.RUN, False, False, _NO, "Run budget exhausted",
         "The run's own budget is spent.",
         "Finish or abort the run; do not send this call again."),
+    Code.CONTENT_BLOCKED: CodeRow(
+        422, _C.REQUEST, False, False, _NO, "Content blocked",
+        "The tool has blocked the content of these very arguments before, or of every rewording that the step may have.",
+        "Do not send the same content again. Reword it if detail says that attempts are left; else leave this step out."),
     Code.UPSTREAM_CONNECT: CodeRow(
         502, _C.TRANSPORT, True, True, _NO, "Tool unreachable",
         "No connection to the tool could be made, so nothing was sent.",

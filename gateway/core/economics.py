@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Chance", "Costs", "break_even", "expected_repair_cost"]
+__all__ = ["Bill", "Chance", "Costs", "break_even", "expected_repair_cost", "loop_bill"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,3 +66,24 @@ class Chance:
     def after(self, *, worked: bool) -> Chance:
         """Return what is known once another repair was watched to its end."""
         return Chance(self.worked + worked, self.failed + (not worked))
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What the turns of a loop cost, by the seed's prices: 3 and 15 USD a million tokens, 10 s a turn."""
+
+    turns: int
+    input_tokens: int
+    usd: float
+    seconds: float
+
+
+def loop_bill(turns: int) -> Bill:
+    """Return the bill of so many turns of an unnoticed loop.
+
+    The first sends 1000 tokens; each adds 300 of output and an error of 800, and the whole context is sent again.
+
+    Source: seed 000, "What an unnoticed loop costs".
+    """
+    tokens = turns * 1000 + 1100 * turns * (turns - 1) // 2
+    return Bill(turns, tokens, tokens * 3e-6 + turns * 300 * 15e-6, turns * 10.0)

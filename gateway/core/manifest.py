@@ -23,6 +23,7 @@ from gateway.core.reach import Reach
 from gateway.core.recovery import RecoverySettings
 from gateway.core.retry import RetrySettings
 from gateway.core.setting import CEL, REQUEST_LINE, SECONDS, TEMPLATE, Doc
+from gateway.core.watchdog import WatchdogMode, WatchdogSettings
 from gateway.core.websocket import WebSocketSettings
 
 __all__ = [
@@ -47,13 +48,17 @@ __all__ = [
     "SecretSettings",
     "SinkKind",
     "SinkSettings",
+    "StateSettings",
     "SuspendKind",
     "SuspendSettings",
     "Tier",
     "TimeoutSettings",
     "TlsSettings",
     "ToolSettings",
+    "UsageSettings",
     "VerifySettings",
+    "WatchSettings",
+    "WatchedSettings",
 ]
 
 
@@ -208,6 +213,8 @@ class CompensatorSettings(RequestSettings):
 
     tool: Annotated[str | None, Doc("Tool to call, if not the step's own.")] = None
     postcondition: Annotated[str | None, CEL, Doc("Over `response`; default: 2xx, or 404/410 to a DELETE.")] = None
+    duration: Annotated[float | None, SECONDS, Gt(0), Doc("How long it takes; default: as measured.")] = None
+    price: Annotated[float, Ge(0), Doc("USD that it costs.")] = 0.0
     partial: Annotated[
         bool, Doc("A failed call may have had part of its effect, so it is undone too; bound from what is known then.")
     ] = False
@@ -315,6 +322,49 @@ class SinkSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateSettings(RequestSettings):
+    """A read that shows the state of a tool's world. It is asked before a run's first change and after each."""
+
+    tool: Annotated[str | None, Doc("Tool to call, if not the tool itself.")] = None
+    select: Annotated[
+        str | None, CEL, Doc("What of `response` is the state; default: its JSON, or its text where it is none.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchSettings:
+    """How the watchdog watches a tool."""
+
+    mode: Annotated[
+        WatchdogMode | None, Doc("What becomes of calls that go in circles; default: the manifest's `watchdog.mode`.")
+    ] = None
+    state: Annotated[StateSettings | None, Doc("The read that shows the tool's state.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedSettings:
+    """What the watchdog has to know of an operation."""
+
+    poll: Annotated[
+        int | None, Ge(2), Doc("It is asked until something happens; so many equal answers count as a loop.")
+    ] = None
+    metrics: Annotated[
+        Mapping[str, str],
+        CEL,
+        Doc("Figures of progress, from `response`; larger is better, so negate counts of errors."),
+    ] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageSettings:
+    """What a call of an operation spends of its run's budget, beside the call itself."""
+
+    price: Annotated[float, Ge(0), Doc("USD a call; taken when it leaves, and given back if it had no effect.")] = 0.0
+    usd: Annotated[str | None, CEL, Doc("USD, from `response`.")] = None
+    tokens: Annotated[str | None, CEL, Doc("Tokens, from `response`.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactSettings:
     """Names of what a call reads and writes (a file, a branch, a row), so that what a quarantined run made can be kept from
     others. Each is an expression that yields a text or a list of texts; one over `response` is read from the answer."""
@@ -388,6 +438,14 @@ class OperationSettings:
     ] = PivotMode.SEND
     lease: Annotated[LeaseSettings | None, Doc("For how long what it gives is good.")] = None
     leak: Annotated[LeakSettings | None, Doc("What it costs until it is undone.")] = None
+    duration: Annotated[
+        float | None,
+        SECONDS,
+        Gt(0),
+        Doc("How long it takes to do it again, the agent's thinking included; default: as measured."),
+    ] = None
+    usage: Annotated[UsageSettings | None, Doc("What it spends of its run's budget.")] = None
+    watch: Annotated[WatchedSettings | None, Doc("What the watchdog has to know of it.")] = None
     claim: Annotated[ClaimNeedSettings | None, Doc("It needs a proven claim of another agent (`Seawall-Claim`).")] = (
         None
     )
@@ -442,6 +500,7 @@ class ToolSettings:
     breaker: Annotated[BreakerSettings | None, Doc("Its circuit breaker.")] = None
     retry: Annotated[RetrySettings | None, Doc("Its retry policy.")] = None
     recovery: Annotated[RecoverySettings, Doc("What its failures lead to.")] = field(default_factory=RecoverySettings)
+    watch: Annotated[WatchSettings, Doc("How the watchdog watches it.")] = field(default_factory=WatchSettings)
     timeouts: Annotated[TimeoutSettings | None, Doc("Overrides the domain's time bounds.")] = None
     idempotency: Annotated[IdempotencySettings | None, Doc("Present if the tool honours idempotency keys.")] = None
     credentials: Annotated[CredentialSettings | None, Doc("Put on each request by the gateway.")] = None
@@ -491,6 +550,9 @@ class Manifest:
     approvals: Annotated[Mapping[str, ApprovalSettings], Doc("Who decides, by policy.")] = field(default_factory=dict)
     gates: Annotated[Mapping[str, GateSettings], Doc("What must hold before a call.")] = field(default_factory=dict)
     incidents: Annotated[Mapping[str, SinkSettings], Doc("Where incidents are raised.")] = field(default_factory=dict)
+    watchdog: Annotated[WatchdogSettings, Doc("When a run goes in circles; at most one file gives it.")] = field(
+        default_factory=WatchdogSettings
+    )
     suspend: Annotated[Mapping[str, SuspendSettings], Doc("How quarantined agents are stopped.")] = field(
         default_factory=dict
     )

@@ -24,14 +24,18 @@ __all__ = [
     "ApprovalDecided",
     "ApprovalExpired",
     "ApprovalRequested",
+    "BudgetTightened",
     "CompensationCompleted",
     "CompensationIntended",
     "CompensationRefused",
     "CompensationSkipped",
+    "ContentBlocked",
     "GatePassed",
     "IncidentAcknowledged",
     "LeaseEnded",
     "LeaseTaken",
+    "LoopInterrupted",
+    "MetricsReported",
     "NoticesDelivered",
     "PlanAdopted",
     "PolicyObserved",
@@ -43,6 +47,7 @@ __all__ = [
     "RecoveryFailed",
     "RefusalsObserved",
     "SavepointTaken",
+    "StateReported",
     "StepCommitted",
     "StepDeferred",
     "StepFailed",
@@ -51,6 +56,8 @@ __all__ = [
     "StepReleased",
     "StepResolved",
     "StepStaged",
+    "TaskAccepted",
+    "TaskEnded",
     "TrajectoryAborted",
     "TrajectoryClosed",
     "TrajectoryClosing",
@@ -61,6 +68,7 @@ __all__ = [
     "TrajectoryRewound",
     "UnknownRecord",
     "UnwindingStarted",
+    "UsageReported",
     "decode",
     "encode",
     "is_recordable",
@@ -163,6 +171,7 @@ class TrajectoryOpened:
     """The run began. Implicit runs were named by nobody and close themselves.
 
     `on_stuck` says what an unwinding does at a step that cannot be undone: `stop` there, or `continue` with the rest.
+    `budget` are its caps by name.
     """
 
     agent: str
@@ -171,6 +180,7 @@ class TrajectoryOpened:
     ttl_s: float | None = None
     labels: dict[str, str] = field(default_factory=dict)
     on_stuck: str = "stop"
+    budget: dict[str, float] = field(default_factory=dict)
 
 
 @frozen
@@ -232,7 +242,8 @@ class StepFailed:
     """Certainly no effect: never sent, proven absent, or the tool said no.
 
     With a `compensator` (or `unbound`, why it could not be bound) the manifest says that a failure may leave a part of
-    the effect behind: it is undone like a step that was done.
+    the effect behind: it is undone like a step that was done. `answer` is a hash of the tool's no, 16 hexadecimal digits,
+    by which an equal one is recognised.
     """
 
     step: int
@@ -241,6 +252,7 @@ class StepFailed:
     status: int | None = None
     compensator: BoundRequest | None = None
     unbound: str | None = None
+    answer: str = ""
 
 
 @frozen
@@ -320,10 +332,14 @@ class UnwindingStarted:
 
 @frozen
 class SavepointTaken:
-    """A place to rewind to: what is intended after it can be undone without undoing what was intended before."""
+    """A place to rewind to: what is intended after it can be undone without undoing what was intended before.
+
+    `since`: the stream version that it stands for, where it is taken for a place that lies behind; None for here.
+    """
 
     name: str
     by: str = "agent"
+    since: int | None = None
 
 
 @frozen
@@ -576,6 +592,94 @@ class NoticesDelivered:
     is_complete: bool = False
 
 
+# --- circles
+
+
+@frozen
+class LoopInterrupted:
+    """A call was not sent, because with it the run went in circles.
+
+    Attributes:
+        pattern: what was seen.
+        verdict: what was done: `interrupt`, `rewind`, `deadlock`, or `mask` where only the action was taken away.
+        action: digest of the call that was held back, hexadecimal.
+        since_step: the step with which the loop began.
+        times: how often it repeated.
+    """
+
+    pattern: str
+    verdict: str
+    action: str
+    tool: str
+    operation: str
+    since_step: int | None = None
+    times: int = 1
+
+
+@frozen
+class StateReported:
+    """The state of the world after a change, as a hash (16 hexadecimal digits), and who says so."""
+
+    state: str
+    source: str = "agent"
+
+
+@frozen
+class MetricsReported:
+    """Figures of progress; larger is better."""
+
+    values: dict[str, float]
+
+
+# --- blocked content
+
+
+@frozen
+class ContentBlocked:
+    """A tool's content filter said no to an action (its digest): it is not sent again in this run."""
+
+    tool: str
+    operation: str
+    action: str
+
+
+# --- budgets
+
+
+@frozen
+class BudgetTightened:
+    """Caps of the run that are lower from here on, or new."""
+
+    caps: dict[str, float]
+
+
+@frozen
+class UsageReported:
+    """The run spent so much more: what `source` (agent, gateway) knows of. A report that carries a name counts once."""
+
+    values: dict[str, float]
+    source: str = "agent"
+    report: str | None = None
+
+
+# --- tasks
+
+
+@frozen
+class TaskAccepted:
+    """The run is that of a task packet. `digest` tells the packet from another one."""
+
+    task: dict[str, Any]
+    digest: str
+
+
+@frozen
+class TaskEnded:
+    """How the task ended, as whoever did it says: status, artifact_ref, artifacts, next_stage_hint, error."""
+
+    result: dict[str, Any]
+
+
 Record = (
     TrajectoryOpened
     | StepIntended
@@ -613,6 +717,14 @@ Record = (
     | TrajectoryClosed
     | StepResolved
     | NoticesDelivered
+    | LoopInterrupted
+    | StateReported
+    | MetricsReported
+    | BudgetTightened
+    | UsageReported
+    | TaskAccepted
+    | TaskEnded
+    | ContentBlocked
 )
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in Record.__args__}
@@ -686,6 +798,7 @@ _STRUCTURE = frozenset(
         "verdict",
         "to",
         "sink",
+        "pattern",
     }
 )
 """Text that a fold needs and that names nobody: kept when payloads are erased."""

@@ -16,7 +16,7 @@ Dependable and Secure Computing", 2004 (forward and backward recovery).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -25,9 +25,10 @@ from annotated_types import Ge, Gt, Le
 from gateway.core.antispin import MAX_REPAIRS, Spin
 from gateway.core.codes import CODES, Code, Directive, ErrorClass
 from gateway.core.economics import Chance, Costs, break_even
+from gateway.core.expression import Environment, Expression, ExpressionError
 from gateway.core.fault import Fault
 from gateway.core.outcome import Failed, InDoubt, Outcome, Rejected, Success
-from gateway.core.setting import SECONDS, Doc
+from gateway.core.setting import CEL, SECONDS, Doc
 
 __all__ = [
     "Decision",
@@ -37,8 +38,13 @@ __all__ = [
     "Situation",
     "Trouble",
     "decide_recovery",
+    "trouble_by_rules",
     "trouble_of",
 ]
+
+
+MAX_REWORDINGS = 6
+"""Reworded attempts after content was blocked (seed 003, section 4)."""
 
 
 class RecoveryMode(StrEnum):
@@ -58,6 +64,22 @@ class RecoverySettings:
     ] = RecoveryMode.ADVISE
     repairs: Annotated[int, Ge(1), Le(MAX_REPAIRS), Doc("Corrected tries of a step in a row.")] = MAX_REPAIRS
     repair_cost: Annotated[float, SECONDS, Gt(0), Doc("What one correction by the agent takes, model and call.")] = 5.0
+    repair_tokens: Annotated[float, Ge(0), Doc("Tokens that one correction is expected to take.")] = 3000.0
+    repair_usd: Annotated[float, Ge(0), Doc("USD that one correction is expected to take.")] = 0.01
+    transient: Annotated[
+        str | None, CEL, Doc("Over `response`, `request`, `params`: such a failed answer passes by itself.")
+    ] = None
+    semantic: Annotated[str | None, CEL, Doc("Such a failed answer says what is wrong with the arguments.")] = None
+    fatal: Annotated[str | None, CEL, Doc("No other arguments help against such a failed answer.")] = None
+    content_block: Annotated[
+        str | None, CEL, Doc("Such a failed answer blocks the content: the same arguments are never sent again.")
+    ] = None
+    rewordings: Annotated[
+        int, Ge(0), Le(MAX_REWORDINGS), Doc("Reworded attempts after blocked content; then the step is blocked.")
+    ] = MAX_REWORDINGS
+    reserve: Annotated[
+        float, Ge(0), Le(0.9), Doc("Share of each cap that a repair must leave, for what follows if it fails.")
+    ] = 0.05
 
 
 class Trouble(StrEnum):
@@ -105,6 +127,20 @@ def trouble_of(outcome: Outcome) -> Trouble | None:
             return Trouble.FATAL if is_fatal else Trouble.SEMANTIC
         case Failed():
             return Trouble.TRANSIENT
+
+
+def trouble_by_rules(rules: tuple[tuple[Trouble, Expression], ...], env: Environment) -> Trouble | None:
+    """Return the class that a manifest's own rules give a failed answer, the first that holds; None if none does.
+
+    A rule that cannot be evaluated on this answer does not hold.
+    """
+    for trouble, rule in rules:
+        try:
+            if rule(env) is True:
+                return trouble
+        except ExpressionError:
+            continue
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +197,8 @@ class Decision:
 
 def decide_recovery(situation: Situation) -> Decision:
     """Return what to do about a failure. The same situation always gives the same decision."""
-    return _by_trouble(situation) or _by_budget(situation) or _by_worth(situation)
+    decision = _by_trouble(situation) or _by_budget(situation) or _by_worth(situation)
+    return replace(decision, figures={"class": situation.trouble.value, **decision.figures})
 
 
 def _by_trouble(situation: Situation) -> Decision | None:
@@ -190,7 +227,8 @@ def _by_worth(situation: Situation) -> Decision:
     if situation.spin is Spin.CYCLE:
         return _back(situation, 3, "this error was met before in the same repairs: they go in circles")
     if situation.spin is Spin.EXHAUSTED:
-        return _back(situation, 3, "the step was repaired as often as it may be")
+        again = "reworded" if situation.trouble is Trouble.CONTENT_BLOCK else "repaired"
+        return _back(situation, 3, f"the step was {again} as often as it may be")
     if situation.is_past_pivot or not situation.to_undo:
         why = "nothing can be undone any more" if situation.is_past_pivot else "there is nothing to undo"
         return Decision(directive=Directive.FORWARD_REPAIR, gate=3, why=f"{why}, so the step itself is corrected")

@@ -110,6 +110,7 @@ class Open:
     ttl_s: float | None = None
     labels: dict[str, str] = field(default_factory=dict)
     on_stuck: str = "stop"
+    budget: dict[str, float] = field(default_factory=dict)
 
 
 @frozen
@@ -442,6 +443,7 @@ def _open(state: Trajectory, command: Open) -> list[Record]:
             ttl_s=command.ttl_s,
             labels=command.labels,
             on_stuck=command.on_stuck,
+            budget=command.budget,
         )
     ]
 

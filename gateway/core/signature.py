@@ -34,11 +34,15 @@ _ACCIDENTS: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 
 
-def normalise(text: str) -> str:
-    """Return the text with numbers, ids, times, paths and addresses replaced, spacing folded, in lower case."""
+def normalise(text: str, *, keep_numbers: bool = False) -> str:
+    """Return the text with numbers, ids, times, paths and addresses replaced, spacing folded, in lower case.
+
+    `keep_numbers`: numbers that are none of the others stay, where how many matters.
+    """
     text = text[:LIMIT]
     for pattern, placeholder in _ACCIDENTS:
-        text = pattern.sub(placeholder, text)
+        if not (keep_numbers and placeholder == "<n>"):
+            text = pattern.sub(placeholder, text)
     return text.strip().lower()
 
 

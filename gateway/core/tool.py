@@ -30,10 +30,11 @@ from gateway.core.manifest import (
 )
 from gateway.core.policy import Rule
 from gateway.core.reach import Reach
-from gateway.core.recovery import RecoverySettings
+from gateway.core.recovery import RecoverySettings, Trouble
 from gateway.core.retry import RetrySettings
 from gateway.core.secret import SecretBox
 from gateway.core.value import frozen
+from gateway.core.watchdog import WatchdogSettings
 from gateway.core.websocket import WebSocketSettings
 
 if TYPE_CHECKING:
@@ -55,11 +56,14 @@ __all__ = [
     "Probe",
     "RequestTemplate",
     "Sink",
+    "StateProbe",
     "Suspension",
     "Tls",
     "ToolSpec",
     "Upstream",
+    "Usage",
     "Verifier",
+    "Watched",
 ]
 
 
@@ -99,12 +103,15 @@ class Compensator:
     """The declared undo of an operation. `postcondition` None means: 2xx, or 404/410 to a DELETE.
 
     `is_for_partial`: a failed step is undone with it too. `is_safe_if_absent`: so is one that cannot be settled.
+    `duration_s` and `price` (USD) are what it is declared to cost.
     """
 
     request: RequestTemplate
     postcondition: Expression | None = None
     is_for_partial: bool = False
     is_safe_if_absent: bool = False
+    duration_s: float | None = None
+    price: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +154,30 @@ class Lease:
     ttl_s: float | None = None
     until: Expression | None = None
     name: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateProbe:
+    """The declared read that shows the state of a tool's world; `select` None: its JSON, else its text."""
+
+    request: RequestTemplate
+    select: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a call spends: a fixed price in USD, and what expressions over `response` say."""
+
+    price: float = 0.0
+    amounts: tuple[tuple[str, Expression], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What the watchdog has to know of an operation: the cap of a poll, and figures of progress by name."""
+
+    poll: int | None = None
+    metrics: tuple[tuple[str, Expression], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -228,6 +259,9 @@ class Operation:
     is_staged: bool = False
     lease: Lease | None = None
     leak: LeakSettings | None = None
+    duration_s: float | None = None
+    usage: Usage | None = None
+    watch: Watched | None = None
     is_idempotent: bool = False
     fails_cleanly: bool = False
     journal: JournalMode = JournalMode.STRICT
@@ -336,6 +370,7 @@ class ToolSpec:
         credential: header name and value to set on each request; the value is a secret and never printed.
         leases: how each run has a credential of its own instead.
         hosts: further hosts by which a forward proxy's clients mean it, beside the upstream's own.
+        troubles: the manifest's own classes of failed answers, in the order in which they are asked.
         reach: what kind of addresses the upstream's name may lead to.
         tls: how TLS is spoken with it, if not as with any server.
         admit: turns an agent's header fields into those that may reach it; None if all may.
@@ -344,6 +379,7 @@ class ToolSpec:
         breaker_key: names the origin and credential that share one breaker, without revealing the credential.
         digest: of everything above as configured; equal digests mean that a reload changed nothing for this tool.
         mcp: how it is reached, if it is an MCP server.
+        watchdog, state: when its runs go in circles, and the read that shows the state of its world.
     """
 
     name: str
@@ -359,6 +395,7 @@ class ToolSpec:
     is_strict: bool = False
     hosts: tuple[HostPattern, ...] = ()
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
+    troubles: tuple[tuple[Trouble, Expression], ...] = ()
     reach: Reach = Reach.AUTO
     tls: Tls | None = None
     admit: HeaderFilter | None = None
@@ -367,6 +404,8 @@ class ToolSpec:
     breaker_key: str = ""
     digest: str = ""
     mcp: McpUpstream | None = None
+    watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
+    state: StateProbe | None = None
 
     @property
     def is_managed(self) -> bool:
@@ -390,3 +429,4 @@ class Catalog:
     suspensions: Mapping[str, Suspension] = field(default_factory=dict)
     clearers: Mapping[str, Verifier] = field(default_factory=dict)
     claim_keys: Mapping[str, Trusted] = field(default_factory=dict, repr=False)
+    watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)

@@ -6,25 +6,31 @@ copies; who needs the old state folds again. What leads to records is `core/saga
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import assert_never
+from typing import Any, assert_never
 
 from gateway.core.approval import Approval, ApprovalState, fold_approval
+from gateway.core.circles import Circles, fold_circles
 from gateway.core.manifest import Tier
 from gateway.core.records import (
     ApprovalDecided,
     ApprovalExpired,
     ApprovalRequested,
+    BudgetTightened,
     CompensationCompleted,
     CompensationIntended,
     CompensationRefused,
     CompensationSkipped,
+    ContentBlocked,
     GatePassed,
     IncidentAcknowledged,
     LeaseEnded,
     LeaseTaken,
+    LoopInterrupted,
+    MetricsReported,
     NoticesDelivered,
     PlanAdopted,
     PolicyObserved,
@@ -34,6 +40,7 @@ from gateway.core.records import (
     RecoveryFailed,
     RefusalsObserved,
     SavepointTaken,
+    StateReported,
     StepCommitted,
     StepDeferred,
     StepFailed,
@@ -42,6 +49,8 @@ from gateway.core.records import (
     StepReleased,
     StepResolved,
     StepStaged,
+    TaskAccepted,
+    TaskEnded,
     TrajectoryAborted,
     TrajectoryClosed,
     TrajectoryClosing,
@@ -51,10 +60,13 @@ from gateway.core.records import (
     TrajectoryReleased,
     TrajectoryRewound,
     UnwindingStarted,
+    UsageReported,
 )
 from gateway.core.tool import BoundRequest
 
 __all__ = [
+    "OVERDUE_FAULT",
+    "Blocked",
     "Clearance",
     "IllegalRecord",
     "Incident",
@@ -111,6 +123,7 @@ class Step:
         intended_at, doubted_at: UTC milliseconds.
         doubt: how the call that is in doubt went wrong.
         undo_turn: 2 once the compensator is sent for the second and last time.
+        answer: hash of the tool's no, by which an equal one is recognised.
         skipped: why unwinding sent nothing for it.
     """
 
@@ -149,6 +162,7 @@ class Step:
     lease_until: int | None = None
     leak: tuple[str, float, float, str] | None = None
     resolved: str | None = None
+    answer: str = ""
 
     @property
     def is_to_undo(self) -> bool:
@@ -202,6 +216,14 @@ class Incident:
 
 
 @dataclass(slots=True)
+class Blocked:
+    """What a tool's content filter refused of one operation: actions, the newest, and attempts in a row."""
+
+    actions: dict[str, None] = field(default_factory=dict)
+    attempts: int = 0
+
+
+@dataclass(slots=True)
 class Planned:
     """A step of an enforced plan. `needs` are the plan's own names; `step` is the run's number once it was taken."""
 
@@ -223,6 +245,8 @@ class Trajectory:
         actions, callers: latest step of each action digest and of each caller's key.
         in_flight, in_doubt, unbound: numbers of the steps that are so, for the pivot's gate in constant time.
         pivot: the pivot step from its intent on, unless it failed.
+        budget, usage: caps by name; what was spent of them beside what the steps and reads themselves tell.
+        reports: names of the latest reports of usage, each of which counts once.
         undelivered: steps whose results the agent has not got yet.
         newly_delivered: delivered since the last record, to ride on the next one.
         savepoints: stream version of each by name, in order.
@@ -231,6 +255,10 @@ class Trajectory:
         staged, deferred, released: steps that wait for the pivot, that failed past it, that were released and are not done.
         is_closing: no more steps; to be committed once nothing is left to finish.
         resume: the phase that a frozen run was in.
+        circles: what the watchdog of the run has to know after a restart; None as long as there is nothing.
+        standing: how many steps of each tool and operation an abort would undo; None where it has to be counted anew.
+        blocked: content that tools have blocked, by tool and operation.
+        task, task_digest, task_ended: the packet that opened it, and how the task ended.
         notified, settled_to: how far each sink, and all of them, have taken the notices about the incidents.
     """
 
@@ -245,6 +273,9 @@ class Trajectory:
     on_stuck: str = "stop"
     ttl_s: float | None = None
     labels: dict[str, str] = field(default_factory=dict)
+    budget: dict[str, float] = field(default_factory=dict)
+    usage: dict[str, float] = field(default_factory=dict)
+    reports: dict[str, None] = field(default_factory=dict)
     savepoints: dict[str, int] = field(default_factory=dict)
     rewinding: str | None = None
     recovery_failures: int = 0
@@ -272,6 +303,12 @@ class Trajectory:
     incidents: list[Incident] = field(default_factory=list)
     notified: dict[str, int] = field(default_factory=dict)
     settled_to: int = 0
+    circles: Circles | None = None
+    standing: Counter[tuple[str, str]] | None = field(default=None, compare=False)
+    blocked: dict[tuple[str, str], Blocked] = field(default_factory=dict)
+    task: dict[str, Any] | None = None
+    task_digest: str = ""
+    task_ended: dict[str, Any] | None = None
 
     @property
     def is_over(self) -> bool:
@@ -309,6 +346,33 @@ class Trajectory:
         if self.in_doubt or self.staged or self.deferred or self.released or self.is_closing or self.approvals:
             return True
         return bool(self.incidents) and self.has_notices
+
+    def to_undo(self) -> Counter[tuple[str, str]]:
+        """Return how many committed steps of each tool and operation an abort would undo.
+
+        Counted as steps commit, and anew only after something was undone, so that a long run costs no more to ask than a
+        short one.
+        """
+        if self.standing is None:
+            self.standing = Counter(
+                (step.tool, step.operation)
+                for step in self.steps.values()
+                if step.state is StepState.COMMITTED and step.compensator is not None
+            )
+        return self.standing
+
+    def collects(self, action: str) -> bool:
+        """Whether a call of this action only collects, joins or settles what was sent already."""
+        number = self.actions.get(action)
+        return number is not None and any(
+            number in numbers
+            for numbers in (self.undelivered, self.in_doubt, self.in_flight, self.staged, self.deferred)
+        )
+
+    @property
+    def needs_recovery(self) -> list[int]:
+        """Numbers of the steps that ran for longer than twice their timeout and are not settled yet."""
+        return sorted(number for number in self.in_doubt if self.steps[number].doubt == OVERDUE_FAULT)
 
     @property
     def undone_since(self) -> int:
@@ -359,7 +423,13 @@ def evolve(state: Trajectory, record: Record, at: int) -> Trajectory:
         ) from error
     state.version += 1
     state.changed_at = at
+    if isinstance(record, _TAKES_AWAY):
+        state.standing = None
     return state
+
+
+_TAKES_AWAY = (CompensationIntended, CompensationCompleted, CompensationSkipped, CompensationRefused, StepResolved)
+"""Records after which fewer steps stand than before."""
 
 
 def _apply(state: Trajectory, record: Record, at: int) -> None:
@@ -368,7 +438,7 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             _expect(state, record, state.version == 0)
             state.agent, state.is_implicit, state.opened_at = record.agent, record.is_implicit, at
             state.on_abandon, state.ttl_s, state.labels = record.on_abandon, record.ttl_s, record.labels
-            state.on_stuck = record.on_stuck
+            state.on_stuck, state.budget = record.on_stuck, dict(record.budget)
         case StepIntended():
             _intended(state, record, at)
         case StepCommitted():
@@ -378,7 +448,7 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             step.state, step.detail, step.is_delivered = StepState.FAILED, record.detail, True
             step.compensator, step.unbound = record.compensator, record.unbound
             step.order, state.recovery_failures = max(step.order, state.version + 1), 0
-            step.fault, step.status = record.fault, record.status
+            step.fault, step.status, step.answer = record.fault, record.status, record.answer
             _not_landed(state, step)
         case StepInDoubt():
             step = _take(state, record.step, record, StepState.INTENDED)
@@ -421,7 +491,7 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
         case SavepointTaken():
             _expect(state, record, state.phase is Phase.PREPARING)
             state.savepoints.pop(record.name, None)
-            state.savepoints[record.name] = state.version + 1
+            state.savepoints[record.name] = state.version + 1 if record.since is None else record.since
         case TrajectoryRewound():
             _expect(state, record, state.phase is Phase.COMPENSATING and state.rewinding == record.savepoint)
             kept = state.savepoints[record.savepoint]
@@ -461,6 +531,24 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             _frozen(state, record, at)
         case TrajectoryReleased() | TrajectoryClosed() | IncidentAcknowledged() | StepResolved():
             _decided(state, record, at)
+            if isinstance(record, TrajectoryReleased) and state.circles is not None:
+                state.circles.released(state.version + 1)
+        case BudgetTightened():
+            state.budget.update(record.caps)
+        case UsageReported():
+            _used(state, record)
+        case ContentBlocked():
+            blocked = state.blocked.setdefault((record.tool, record.operation), Blocked())
+            blocked.actions[record.action] = None
+            blocked.attempts += 1
+            if len(blocked.actions) > BLOCKED_KEPT:
+                del blocked.actions[next(iter(blocked.actions))]
+        case TaskAccepted():
+            state.task, state.task_digest = record.task, record.digest
+        case TaskEnded():
+            state.task_ended = record.result
+        case LoopInterrupted() | StateReported() | MetricsReported():
+            state.circles = fold_circles(state.circles or Circles(), record, state.version + 1)
         case ApprovalRequested() | ApprovalDecided() | ApprovalExpired():
             fold_approval(state.approvals, record, at)
         case GatePassed():
@@ -481,6 +569,24 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
 
 
 _TIERS: dict[str, Tier] = {tier.value: tier for tier in Tier}
+
+OVERDUE_FAULT = "overdue"
+"""The doubt of a step that ran for longer than twice its timeout."""
+
+BLOCKED_KEPT = 256
+"""Actions of one operation that are remembered as blocked."""
+
+REPORTS_KEPT = 256
+"""Names of reports that are remembered, so that one that is sent again is not counted again."""
+
+
+def _used(state: Trajectory, record: UsageReported) -> None:
+    for name, amount in record.values.items():
+        state.usage[name] = state.usage.get(name, 0.0) + amount
+    if record.report is not None:
+        state.reports[record.report] = None
+        if len(state.reports) > REPORTS_KEPT:
+            del state.reports[next(iter(state.reports))]
 
 
 def _intended(state: Trajectory, record: StepIntended, at: int) -> None:
@@ -578,6 +684,8 @@ def _committed(state: Trajectory, record: StepCommitted, at: int) -> None:
         step.order = state.version + 1
     step.state, state.recovery_failures, step.committed_at = StepState.COMMITTED, 0, at
     step.compensator, step.unbound, step.bad, step.detail = record.compensator, record.unbound, record.bad, ""
+    if state.blocked and record.bad is None and (blocked := state.blocked.get((step.tool, step.operation))):
+        blocked.attempts = 0
     step.lease, step.lease_until, step.leak = record.lease, record.lease_until, record.leak
     if step.number in state.released:
         state.released.discard(step.number)
@@ -585,10 +693,12 @@ def _committed(state: Trajectory, record: StepCommitted, at: int) -> None:
         state.undelivered.add(step.number)
     if step.unbound is not None:
         state.unbound.add(step.number)
+    if step.compensator is not None and state.standing is not None:
+        state.standing[(step.tool, step.operation)] += 1
     if step.number == state.pivot:
         _no_way_back(state)
     elif Phase.FINALIZING in (state.phase, state.resume):
-        step.compensator = None
+        step.compensator, state.standing = None, None
 
 
 def _no_way_back(state: Trajectory) -> None:
@@ -598,6 +708,7 @@ def _no_way_back(state: Trajectory) -> None:
     elif state.phase is Phase.FROZEN and state.resume is Phase.PREPARING:
         state.resume = Phase.FINALIZING
     if Phase.FINALIZING in (state.phase, state.resume):
+        state.standing = None
         for step in state.steps.values():
             if step.state is not StepState.COMPENSATED:
                 step.compensator = None

@@ -32,10 +32,21 @@ def trajectory_view(state: Trajectory, *, with_steps: bool = True) -> dict[str, 
             {"step": step.number, "operation": step.operation, "reason": step.detail} for step in residue(state)
         ],
     }
+    if overdue := state.needs_recovery:
+        view["needs_recovery"] = overdue
     if state.approvals:
         view["approvals"] = [{"id": one.id, "state": one.state.value} for one in state.approvals.values()]
     if state.incidents:
         view["incidents"] = [{"id": one.id, "class": one.kind, "state": one.state} for one in state.incidents]
+    if (circles := state.circles) is not None:
+        last = circles.last
+        view["watchdog"] = {
+            "interrupts": circles.interrupted, "masked": len(circles.masked), "rewinds": circles.rewinds,
+            "is_deadlocked": circles.is_deadlocked,
+            "last": None if last is None else {
+                "pattern": last.pattern, "done": last.verdict, "operation": f"{last.tool}.{last.operation}",
+                "since_step": last.since_step, "times": last.times},
+        }  # fmt: skip
     if state.plan is not None:
         view["plan"] = [{"id": one.id, "operation": f"{one.tool}.{one.operation}", "phase": one.phase, "step": one.step}
                         for one in state.plan]  # fmt: skip

@@ -6,11 +6,9 @@ tool and nothing else. Listings and everything that is not a call of a tool go t
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import Awaitable, Mapping
-from dataclasses import replace
 
 from gateway.clock import Clock
 from gateway.core.codes import Dispatched
@@ -18,7 +16,6 @@ from gateway.core.fault import Broken, Fault
 from gateway.core.mcp import METHOD_NOT_FOUND, Message, members, replaced
 from gateway.core.mcp_answer import reply_of
 from gateway.core.mcp_session import Client
-from gateway.core.mcp_task import RELATED
 from gateway.core.mcp_tools import called
 from gateway.core.message import Body, BytesBody, Reply, Request, first_header
 from gateway.core.tool import ToolSpec
@@ -26,6 +23,7 @@ from gateway.egress import Egress, Timings
 from gateway.egress.mcp_http import HttpServer
 from gateway.egress.mcp_link import OWN_CLIENT, Answer, Exchange, OnEvent, OnQuestion, Server, Session
 from gateway.egress.mcp_stdio import StdioServer
+from gateway.egress.mcp_task import as_task, is_task, takes_tasks, taking_tasks, until_over
 
 __all__ = ["KEY_META", "McpEgress"]
 
@@ -36,7 +34,6 @@ ROUNDS_MAX = 10
 """How often a server may ask before it answers; what the SDKs allow."""
 
 _RUNS_KEPT = 10_000
-_GOODBYE = Timings(connect_s=1.0, first_byte_s=2.0, idle_s=2.0, total_s=2.0)
 
 
 class McpEgress:
@@ -103,7 +100,7 @@ class McpEgress:
                 break
             assert isinstance(answer, Message)
             params = await _with_input(params or "{}", answer, exchange)
-            answer = await session.request(method, params, exchange, timings, has_side_effects=has_side_effects)
+            answer = await self._first(session, method, params, exchange, timings, has_side_effects=has_side_effects)
         return answer
 
     async def _first(
@@ -116,13 +113,19 @@ class McpEgress:
         *,
         has_side_effects: bool,
     ) -> Answer:
-        takes_tasks = method == "tools/call" and _takes_tasks(session)
-        if takes_tasks and exchange.needs_task:
-            return await _as_task(session, params, exchange, timings, has_side_effects=has_side_effects)
+        if method != "tools/call":
+            return await session.request(method, params, exchange, timings, has_side_effects=has_side_effects)
+        if session.facts.is_modern:
+            exchange.client = taking_tasks(exchange.client)
+        takes = takes_tasks(session)
+        if takes and exchange.needs_task:
+            return await as_task(session, params, exchange, timings, has_side_effects=has_side_effects)
         answer = await session.request(method, params, exchange, timings, has_side_effects=has_side_effects)
-        if takes_tasks and not exchange.was_asked and isinstance(answer, Message) and _is_unknown_method(answer):
+        if takes and not exchange.was_asked and isinstance(answer, Message) and _is_unknown_method(answer):
             # It takes this call as a task alone, says so in this way, and did not begin it.
-            return await _as_task(session, params, exchange, timings, has_side_effects=has_side_effects)
+            return await as_task(session, params, exchange, timings, has_side_effects=has_side_effects)
+        if session.facts.is_modern and isinstance(answer, Message) and is_task(answer):
+            return await until_over(session, answer, exchange, timings, self._clock, has_side_effects=has_side_effects)
         return answer
 
     async def session(self, tool: ToolSpec, client: Client, timings: Timings) -> Session | Reply | Broken:
@@ -209,45 +212,6 @@ async def _with_input(params: str, answer: Message, exchange: Exchange) -> str:
 
 def _is_unknown_method(answer: Message) -> bool:
     return answer.error is not None and answer.value.get("code") == METHOD_NOT_FOUND
-
-
-def _takes_tasks(session: Session) -> bool:
-    """Whether a server is of 2025-11-25 and takes calls as tasks."""
-    taken: object = session.facts.capabilities
-    for key in ("tasks", "requests", "tools", "call"):
-        taken = taken.get(key) if isinstance(taken, Mapping) else None
-    return isinstance(taken, Mapping) and not session.facts.is_modern
-
-
-async def _as_task(
-    session: Session, params: str | None, exchange: Exchange, timings: Timings, *, has_side_effects: bool
-) -> Answer:
-    """Make a call as a task of the server, and wait for its result."""
-    ttl = json.dumps({"ttl": round(timings.total_s * 1000)})
-    sent = replaced(params or "{}", {"task": ttl})
-    answer = await session.request("tools/call", sent, exchange, timings, has_side_effects=has_side_effects)
-    task = answer.value.get("task") if isinstance(answer, Message) and answer.result is not None else None
-    id = task.get("taskId") if isinstance(task, Mapping) else None
-    if not isinstance(id, str):
-        return answer
-    asked = json.dumps({"taskId": id})
-    try:
-        result = await session.request("tasks/result", asked, exchange, timings, has_side_effects=has_side_effects)
-    except asyncio.CancelledError:
-        await asyncio.shield(_given_up(session, asked, exchange))
-        raise
-    if not isinstance(result, Message) or result.result is None:
-        return result
-    meta = members(result.result).get("_meta", ("{}", {}))
-    if not isinstance(meta[1], dict) or RELATED not in meta[1]:
-        return result
-    rest = replaced(meta[0], {RELATED: None})
-    text = replaced(result.result, {"_meta": rest if rest != "{}" else None})
-    return replace(result, result=text)
-
-
-async def _given_up(session: Session, asked: str, exchange: Exchange) -> None:
-    await session.request("tasks/cancel", asked, Exchange(client=exchange.client), _GOODBYE, has_side_effects=False)
 
 
 def _call_params(tool: ToolSpec, arguments: str, exchange: Exchange, request: Request) -> str:

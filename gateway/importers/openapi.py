@@ -8,6 +8,7 @@ Source: OpenAPI Specification 3.1.1 sections 4.6 to 4.8; Swagger 2.0.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -55,10 +56,17 @@ def draft_openapi(
         where=(f"upstream: {where}",),
         operations=operations,
         pairs=pairs_of_requests(operations),
-        proposals=tuple(_proposals(document, name or slug(title))),
+        proposals=(*_described_by(source), *_proposals(document, name or slug(title))),
         notes=notes,
     )
     return tool, f"{title} {info.get('version', '')}".strip()
+
+
+def _described_by(source: str) -> list[str]:
+    """The document itself, where it is a file: models that call the tool over MCP then see its schemas."""
+    if not source or source.startswith(("http://", "https://")):
+        return []
+    return [f"openapi: {json.dumps(source)}  (what its calls take as MCP tools; relative to the manifest)"]
 
 
 def _server(document: Mapping[str, Any], source: str) -> str:

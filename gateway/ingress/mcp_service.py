@@ -17,6 +17,7 @@ from typing import Final, assert_never
 
 from gateway import __version__
 from gateway.clock import Clock
+from gateway.core.budget import caps_from
 from gateway.core.call import Call
 from gateway.core.canonical import action_digest, ambiguity, fingerprint
 from gateway.core.codes import Code
@@ -52,7 +53,7 @@ from gateway.ingress.mcp_listing import Listed, Listings
 from gateway.ingress.mcp_party import Foreign, Party
 from gateway.ingress.mcp_tasks import METHODS as TASK_METHODS
 from gateway.ingress.mcp_tasks import TaskKeeper
-from gateway.ingress.proxy import preferred_wait_s, trace_run
+from gateway.ingress.proxy import budget_of, preferred_wait_s, trace_run
 from gateway.journal import Journal
 from gateway.journal.trajectories import Trajectories
 
@@ -62,6 +63,11 @@ CALL_KEY: Final = "dev.seawall/call"
 """Where the run and the step of a call stand, in `_meta` of its result."""
 RUN_KEY: Final = "dev.seawall/trajectory"
 """Where a client may name the run, in `_meta` of a call."""
+RECOVERY_KEY: Final = "dev.seawall/recovery"
+"""Where what a failure should lead to stands, in `_meta` of a server's own result that says no."""
+BUDGET_KEY: Final = "dev.seawall/budget"
+"""Where a client may give the run's caps, in `_meta` of a call, and where an answer says that one of them is nearly
+spent."""
 STAGE_KEY: Final = "dev.seawall/stage"
 """Where a client may name the part of its run that a call belongs to, in `_meta` of a call."""
 KEYS: Final = ("dev.seawall/idempotencyKey", "idempotencyKey", "agentbarrier/idempotencyKey")
@@ -347,6 +353,9 @@ class McpService:
         key = _caller_key(message, party)
         if isinstance(key, Refusal):
             return key
+        budget = _budget(message, party, named[0])
+        if isinstance(budget, Refusal):
+            return budget
         stage = _stage(message, party)
         if isinstance(stage, Refusal):
             return stage
@@ -373,6 +382,7 @@ class McpService:
             is_run_named=named[1],
             params=params,
             caller_key=key,
+            budget=budget,
             wait_s=ROUND_S if _asked_again(message) else preferred_wait_s(party.headers),
             stage=stage,
             action=action_digest(f"{tool.name}.{operation.name}", method, target, "application/json", content),
@@ -432,12 +442,19 @@ class McpService:
             return f'{{"jsonrpc":"2.0","id":{message.id},"error":{body.decode()}}}'.encode()
         else:
             text = body.decode()
-        if call.step is None:
+        added: dict[str, str] = {}
+        if call.step is not None:
+            where = {"trajectory": call.trajectory, "step": call.step, **({"replayed": True} if is_replay else {})}
+            where |= {key: value.decode("latin-1") for name, value in reply.headers if (key := _TOLD.get(name.lower()))}
+            added[CALL_KEY] = json.dumps(where)
+        if call.notice:
+            added[BUDGET_KEY] = json.dumps(call.notice)
+        if (explained := first_header(reply.headers, b"seawall-explain")) is not None:
+            added[RECOVERY_KEY] = explained.decode()
+        if not added:
             return text
-        where = {"trajectory": call.trajectory, "step": call.step, **({"replayed": True} if is_replay else {})}
-        where |= {key: value.decode("latin-1") for name, value in reply.headers if (key := _TOLD.get(name.lower()))}
         meta = members(text).get("_meta", ("{}", {}))
-        inner = replaced(meta[0] if isinstance(meta[1], dict) else "{}", {CALL_KEY: json.dumps(where)})
+        inner = replaced(meta[0] if isinstance(meta[1], dict) else "{}", added)
         return replaced(text, {"_meta": inner})
 
     def _mark(self, party: Party, call: Call, outcome: Outcome) -> None:
@@ -490,7 +507,7 @@ class McpService:
         params = members(message.params or "{}")
         raw, value = params.get("_meta", ("{}", {}))
         meta = {} if not isinstance(value, dict) else {key: text for key, (text, _) in members(raw).items()}
-        own = ENVELOPE | {RUN_KEY, STAGE_KEY, *KEYS}
+        own = ENVELOPE | {RUN_KEY, STAGE_KEY, BUDGET_KEY, *KEYS}
         own_params = _OWN_PARAMS | {"requestState", "inputResponses"} if _is_ours(message) else _OWN_PARAMS
         client = party.client
         if party.conversation.log_level is not None:
@@ -498,6 +515,8 @@ class McpService:
         outbox, conversation = party.outbox, party.conversation
 
         def tell(method: str, params: str | None) -> None:
+            if method == "notifications/tools/list_changed":
+                self.heard(tool.name, method, params)
             outbox.put(notification(method, params))
 
         async def ask(method: str, params: str | None) -> Message:
@@ -859,6 +878,23 @@ def _run_name(message: Message, party: Party) -> tuple[str, bool] | Refusal:
             ". _ : -, the first a letter or digit.",
         )
     return name, True
+
+
+def _budget(message: Message, party: Party, run: str) -> dict[str, float] | Refusal | None:
+    field = first_header(party.headers, b"seawall-budget")
+    given = message.meta.get(BUDGET_KEY)
+    if field is not None or given is None:
+        return budget_of(field, run)
+    caps = caps_from(given)
+    if not run:
+        caps = [f"a budget belongs to a run, so name one with {RUN_KEY}"]
+    if isinstance(caps, list):
+        return Refusal(
+            code=Code.INVALID_ARGUMENTS,
+            detail=f"Nothing was sent. {BUDGET_KEY} in _meta: {'; '.join(caps)}.",
+            extra={"problems": caps},
+        )
+    return caps
 
 
 def _caller_key(message: Message, party: Party) -> str | Refusal | None:

@@ -20,6 +20,7 @@ from typing import Any, Protocol, assert_never, cast
 from aiohttp.http import HttpVersion11
 
 from gateway.clock import Clock
+from gateway.core.budget import caps_of_header
 from gateway.core.call import Call, Handler
 from gateway.core.canonical import ambiguity, digests, is_json
 from gateway.core.codes import Code
@@ -46,6 +47,7 @@ from gateway.telemetry import Telemetry
 __all__ = [
     "Proxy",
     "ProxyLimits",
+    "budget_of",
     "preferred_wait_s",
     "refuse",
     "refuse_request",
@@ -344,6 +346,9 @@ class Proxy:
         key = self._caller_key(request, tool)
         if isinstance(key, Refusal):
             return key
+        budget = budget_of(request.field(b"seawall-budget"), named[0])
+        if isinstance(budget, Refusal):
+            return budget
         now = self._clock.now()
         call = Call(
             tool=tool,
@@ -366,6 +371,7 @@ class Proxy:
             caller_key=key,
             wait_s=0.0 if field(b"prefer") is None else preferred_wait_s(request.headers),
             stage=stage.decode("ascii"),
+            budget=budget,
             traceparent=b"" if field(b"traceparent") is None else None,
         )
         return tool, match, call
@@ -627,7 +633,25 @@ def _marks(call: Call) -> Headers:
         marks = ((b"Seawall-Trajectory", call.trajectory.encode("ascii")),)
     if call.step is not None:
         marks = (*marks, (b"Seawall-Step", b"%d" % call.step))
+    if call.notice:
+        marks = (*marks, (b"Seawall-Budget", call.notice.encode("ascii")))
     return marks
+
+
+def budget_of(field: bytes | None, run: str) -> dict[str, float] | Refusal | None:
+    """Return the caps of a `Seawall-Budget` field, which belong to a run that has a name; None without one."""
+    if field is None:
+        return None
+    caps = caps_of_header(field.decode("latin-1"))
+    if not run:
+        caps = ["a budget belongs to a run, so name one with Seawall-Trajectory"]
+    if isinstance(caps, list):
+        return Refusal(
+            code=Code.INVALID_ARGUMENTS,
+            detail=f"Nothing was sent. The header Seawall-Budget: {'; '.join(caps)}. Write it like usd=0.5, tokens=250000.",
+            extra={"problems": caps},
+        )
+    return caps
 
 
 def _contained(agent: str, quarantine: str) -> Refusal:

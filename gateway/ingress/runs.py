@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 import orjson
 
 from gateway.clock import Clock, wait_until
 from gateway.core.approval import ApprovalState, approval_view, state_at
+from gateway.core.budget import caps_from, usage_from
 from gateway.core.codes import Code
 from gateway.core.message import BytesBody, Headers
 from gateway.core.outcome import Refusal
 from gateway.core.plan import Arranged, Proposed, adopt, arrange
+from gateway.core.records import UsageReported
 from gateway.core.saga import Abort, Commit, Open, Rewind, Savepoint
+from gateway.core.statehash import state_hash
 from gateway.core.tool import Catalog
 from gateway.core.trajectory import Phase
 from gateway.core.views import trajectory_view
@@ -27,8 +29,12 @@ from gateway.egress.spool import Spool, TooLarge
 from gateway.ingress.caller import Caller, caller_of
 from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.ingress.proxy import preferred_wait_s, refuse
+from gateway.ingress.shown import Shown
+from gateway.ingress.tasks import Tasks
 from gateway.journal import Conflict, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
+from gateway.stages.budget import meter_of
+from gateway.stages.watchdog import WatchdogStage
 
 __all__ = ["Runs", "Shown"]
 
@@ -42,16 +48,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _SHAPE = "1 to 128 letters, digits and . _ : -, the first a letter or digit"
 _ABANDON = ("escalate", "unwind", "commit")
 _STUCK = ("stop", "continue")
-_OPEN_KEYS = {"id", "on_abandon", "on_stuck", "ttl", "labels"}
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """An answer of the runs API: an HTTP status, a view, and when to ask again."""
-
-    status: int
-    view: dict[str, object]
-    retry_after_s: int | None = None
+_OPEN_KEYS = {"id", "on_abandon", "on_stuck", "ttl", "labels", "budget"}
 
 
 ClaimVerb = Callable[[Run, str, dict[str, object]], Awaitable[Shown | Refusal]]
@@ -68,10 +65,14 @@ class Runs:
         spool: Spool,
         clock: Clock,
         catalog: Callable[[], Catalog] = lambda: Catalog({}, {}),
+        watchdog: WatchdogStage | None = None,
+        tasks: Tasks | None = None,
     ) -> None:
+        self._tasks = tasks
         self.hand_off: ClaimVerb | None = None
         self.receive: ClaimVerb | None = None
         self._trajectories = trajectories
+        self._watchdog = watchdog
         self._catalog = catalog
         self._spool = spool
         self._clock = clock
@@ -81,8 +82,10 @@ class Runs:
         path = request.target.partition(b"?")[0].decode("latin-1")
         parts = path.strip("/").split("/")
         is_approval = parts[:3] == ["seawall", "v1", "approvals"] and len(parts) == 4
-        if not is_approval and (parts[:3] != ["seawall", "v1", "trajectories"] or len(parts) > 5):
-            return _plain(404, {"detail": "Nothing is served here. The runs API is at /seawall/v1/trajectories."})
+        is_task = self._tasks is not None and parts[:2] == ["seawall", "v1"] and parts[2:3] in (["tasks"], ["schemas"])
+        if not (is_approval or is_task) and (parts[:3] != ["seawall", "v1", "trajectories"] or len(parts) > 5):
+            where = "The runs API is at /seawall/v1/trajectories, tasks are at /seawall/v1/tasks."
+            return _plain(404, {"detail": f"Nothing is served here. {where}"})
         try:
             body = await request.read_all(self._spool, max_bytes=_BODY_MAX, memory_limit=_BODY_MAX)
             arguments = _arguments(body.data if isinstance(body, BytesBody) else b"")
@@ -93,6 +96,8 @@ class Runs:
                 return refuse(caller)
             if is_approval:
                 answer = await self.approval(request.method, parts[3], preferred_wait_s(request.headers), caller)
+            elif is_task and self._tasks is not None:
+                answer = await self._tasks.route(request.method, parts[2:], arguments, caller)
             else:
                 answer = await self._route(request.method, parts[3:], arguments, caller)
         except TooLarge:
@@ -127,6 +132,10 @@ class Runs:
                 return await self.savepoint(name, arguments, caller)
             case ("POST", [name, "rewind"]):
                 return await self.rewind(name, arguments, caller)
+            case ("POST", [name, "state"]):
+                return await self.state(name, arguments, caller)
+            case ("POST", [name, "usage"]):
+                return await self.usage(name, arguments, caller)
             case ("POST", [name, "handoffs"]):
                 return await self._claimed(name, caller, arguments, is_inbound=False)
             case ("POST", [name, "claims"]):
@@ -134,7 +143,8 @@ class Runs:
         return Refusal(
             code=Code.INVALID_ARGUMENTS,
             detail=f"{method} is not served there. Use POST …/trajectories, GET …/trajectories/ID, "
-            "POST …/trajectories/ID/plan, …/commit, …/abort, …/savepoints, …/rewind, …/handoffs or …/claims.",
+            "POST …/trajectories/ID/plan, …/commit, …/abort, …/savepoints, …/rewind, …/state, …/usage, …/handoffs "
+            "or …/claims.",
         )
 
     async def _claimed(
@@ -185,7 +195,74 @@ class Runs:
         if run is None or _is_foreign(run, caller):
             return _unknown(name)
         run = await self._trajectories.durable(run)
-        return Shown(200, trajectory_view(run.state))
+        view = trajectory_view(run.state)
+        if run.state.budget or run.state.usage:
+            view["budget"] = meter_of(run).view(self._at(run))
+        if run.watch is not None:
+            view["watchdog"] = {**_mapping(view.get("watchdog")), **run.watch.view()}
+        return Shown(200, view)
+
+    async def state(self, name: str, arguments: dict[str, object], caller: Caller | None = None) -> Shown | Refusal:
+        """Take the state of the world as the agent sees it after a change, or its hash, and figures of progress."""
+        run = await self._trajectories.find(name)
+        if run is None or _is_foreign(run, caller):
+            return _unknown(name)
+        if self._watchdog is None or run.state.is_over:
+            return Refusal(
+                code=Code.TRAJECTORY_CLOSED,
+                detail=f"Run {name} is over ({run.state.phase}); its state is of no use any more.",
+                extra={"state": run.state.phase.value},
+            )
+        said = _reported(arguments)
+        if isinstance(said, Refusal):
+            return said
+        state, metrics = said
+        waiting = []
+        if state is not None:
+            waiting.append(self._watchdog.reported(run, state))
+        if metrics:
+            waiting.append(self._watchdog.measured(run, metrics))
+        for future in waiting:
+            await asyncio.shield(future)
+        return Shown(200, {
+            "trajectory": name, "state": None if state is None else f"{state:016x}", "metrics": metrics,
+            "watchdog": self._watchdog.dog(run).view()})  # fmt: skip
+
+    async def usage(self, name: str, arguments: dict[str, object], caller: Caller | None = None) -> Shown | Refusal:
+        """Take what the run has spent beyond what the gateway sees. One that carries the name of an earlier report is that
+        report, and counts once."""
+        run = await self._trajectories.find(name)
+        if run is None or _is_foreign(run, caller):
+            return _unknown(name)
+        report = arguments.get("report")
+        values = usage_from({key: value for key, value in arguments.items() if key != "report"})
+        if report is not None and not (isinstance(report, str) and _NAME.fullmatch(report)):
+            values = [*(values if isinstance(values, list) else []), "report must be " + _SHAPE]
+        if values == {}:
+            values = ["nothing is reported"]
+        if isinstance(values, list):
+            return Refusal(
+                code=Code.INVALID_ARGUMENTS,
+                detail=f"Nothing was counted: {'; '.join(values)}.",
+                extra={"problems": values},
+            )
+        if run.state.is_over:
+            return Refusal(
+                code=Code.TRAJECTORY_CLOSED,
+                detail=f"Run {name} is over ({run.state.phase}); what it spent is settled.",
+                extra={"state": run.state.phase.value},
+            )
+        is_known = report is not None and report in run.state.reports
+        if not is_known:
+            meter_of(run).spend(values)
+            record = UsageReported(values=values, report=report if isinstance(report, str) else None)
+            await asyncio.shield(self._trajectories.record(run, [record]))
+        view = meter_of(run).view(self._at(run))
+        return Shown(200, {"trajectory": name, "is_new": not is_known, "budget": view})
+
+    def _at(self, run: Run) -> int:
+        """The time that a run's seconds are counted to."""
+        return run.state.changed_at if run.state.is_over else self._clock.at()
 
     async def approval(
         self, method: str, identity: str, wait_s: float, caller: Caller | None = None
@@ -410,9 +487,11 @@ def _arguments(body: bytes) -> dict[str, object] | Refusal:
 
 
 def _opening(arguments: dict[str, object], agent: str) -> tuple[str | None, Open] | Refusal:
-    problems = [f"{key!r} is not known" for key in sorted(arguments.keys() - _OPEN_KEYS - {"budget"})]
-    if "budget" in arguments:
-        problems.append("budgets are not enforced by this release, so none is accepted")
+    problems = [f"{key!r} is not known" for key in sorted(arguments.keys() - _OPEN_KEYS)]
+    budget = caps_from(arguments.get("budget") or {})
+    if isinstance(budget, list):
+        problems += [f"budget: {problem}" for problem in budget]
+        budget = {}
     name, ttl, labels = arguments.get("id"), arguments.get("ttl"), arguments.get("labels", {})
     abandon, stuck = arguments.get("on_abandon", "escalate"), arguments.get("on_stuck", "stop")
     if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
@@ -436,7 +515,50 @@ def _opening(arguments: dict[str, object], agent: str) -> tuple[str | None, Open
         on_stuck=str(stuck),
         ttl_s=None if ttl is None else float(ttl),
         labels=labels,
+        budget=budget,
     )
+
+
+_REPORT_KEYS = ("state", "hash", "ignore", "metrics")
+
+
+def _reported(arguments: dict[str, object]) -> tuple[int | None, dict[str, float]] | Refusal:
+    """Read a report: `state` (any JSON but null; `ignore` names members that change by themselves) or `hash`, `metrics`."""
+    problems = [f"{key!r} is not known" for key in sorted(arguments.keys() - set(_REPORT_KEYS))]
+    state, digest, ignore = arguments.get("state"), arguments.get("hash"), arguments.get("ignore", [])
+    metrics = arguments.get("metrics", {})
+    if not (isinstance(ignore, list) and len(ignore) <= _NAMES_MOST and all(isinstance(one, str) for one in ignore)):
+        problems.append(f"ignore must be a list of at most {_NAMES_MOST} names of members")
+        ignore = []
+    if state is not None and digest is not None:
+        problems.append("give state or hash, not both")
+    if digest is not None and not (isinstance(digest, str) and 0 < len(digest) <= 256):
+        problems.append("hash must be a text of at most 256 characters")
+    if not (isinstance(metrics, dict) and len(metrics) <= _NAMES_MOST and all(map(_is_number, metrics.values()))):
+        problems.append(f"metrics must be an object of at most {_NAMES_MOST} numbers, the larger the better")
+    elif state is None and digest is None and not metrics:
+        problems.append("nothing is reported")
+    if problems:
+        return Refusal(
+            code=Code.INVALID_ARGUMENTS,
+            detail=f"Nothing was taken: {'; '.join(problems)}.",
+            extra={"problems": problems},
+        )
+    assert isinstance(metrics, dict)
+    shown = state if digest is None else digest
+    value = None if shown is None else state_hash(shown, frozenset(name.lower() for name in ignore))
+    return value, {str(name): float(number) for name, number in metrics.items()}
+
+
+_NAMES_MOST = 64
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+def _mapping(value: object) -> dict[str, object]:
+    return value if isinstance(value, dict) else {}
 
 
 def _is_foreign(run: Run, caller: Caller | None) -> bool:

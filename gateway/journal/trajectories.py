@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from gateway.clock import Clock
+from gateway.core.budget import Meter
 from gateway.core.codes import Code
 from gateway.core.outbox import outcome_records
 from gateway.core.outcome import Refusal
@@ -38,6 +39,7 @@ from gateway.core.records import (
 )
 from gateway.core.saga import Command, Commit, Open, decide
 from gateway.core.trajectory import IllegalRecord, Phase, StepState, Trajectory, evolve
+from gateway.core.watchdog import Watchdog
 from gateway.journal import Append, Entry, Journal, JournalCorrupt, JournalUnavailable, KeyClaim
 from gateway.telemetry import Telemetry
 
@@ -69,9 +71,11 @@ class Run:
         busy: steps that are on their way in this process.
         pending: appends that are not durable yet.
         touched_s: monotonic time of the last call.
+        meter: what it has spent, once somebody asks; `stages/budget.py` keeps it here.
+        watch: its watchdog, once it has one; `stages/watchdog.py` keeps it here, so that both end together.
     """
 
-    __slots__ = ("_watchers", "busy", "is_lost", "opening", "pending", "state", "touched_s")
+    __slots__ = ("_watchers", "busy", "is_lost", "meter", "opening", "pending", "state", "touched_s", "watch")
 
     def __init__(self, state: Trajectory, opening: Open | None, touched_s: float) -> None:
         self.state = state
@@ -80,6 +84,8 @@ class Run:
         self.busy: set[int] = set()
         self.pending: set[asyncio.Future[None]] = set()
         self.touched_s = touched_s
+        self.meter: Meter | None = None
+        self.watch: Watchdog | None = None
         self._watchers: list[asyncio.Future[None]] = []
 
     def __repr__(self) -> str:
@@ -105,7 +111,10 @@ class Run:
 
 
 class Trajectories:
-    """All runs that may still change, and the way to those that are over."""
+    """All runs that may still change, and the way to those that are over.
+
+    `has_budgets`: some run of this process has had caps; without any nobody needs to look for them.
+    """
 
     def __init__(
         self,
@@ -133,6 +142,7 @@ class Trajectories:
         self._doubtful: set[str] = set()
         self._reads: dict[str, list[tuple[str, str, str, str, str, int | None, int]]] = {}
         self._reads_timer: asyncio.TimerHandle | None = None
+        self.has_budgets = False
         self._refusals: dict[str, Counter[tuple[str, str, str]]] = {}
         self._decisions: dict[str, Counter[tuple[str, str, str, bool]]] = {}
         self._attentive: set[str] = set()
@@ -245,6 +255,7 @@ class Trajectories:
                 detail=f"{self._max_open} runs are open already. Commit or abort some, then try again.",
                 retry_after_ms=5000,
             )
+        self.has_budgets = self.has_budgets or bool(opening.budget)
         run = Run(Trajectory(id=name, agent=opening.agent, is_implicit=opening.is_implicit), opening, self._clock.now())
         self._runs[name] = run
         return run
@@ -615,6 +626,7 @@ class Trajectories:
                 evolve(state, decode(entry.kind, entry.data), entry.at)
             except (UnknownRecord, IllegalRecord) as error:
                 raise JournalCorrupt(f"record {number} of run {name} cannot be used: {error}") from error
+        self.has_budgets = self.has_budgets or bool(state.budget)
         run = Run(state, None, self._clock.now())
         if lost is not None and state.is_open:
             run.busy = lost.busy

@@ -109,7 +109,11 @@ class IdempotencyStage:
             if live is not None and not live.is_lost:
                 run: Run | Refusal = live
             else:
-                opening = Open(agent=call.agent, is_implicit=not call.is_run_named)
+                opening = Open(
+                    agent=call.agent,
+                    is_implicit=not call.is_run_named,
+                    budget={} if call.budget is None else dict(call.budget),
+                )
                 run = await self._trajectories.named(call.trajectory, opening)
             if isinstance(run, Run) and call.is_agent_proven and run.state.agent != call.agent:
                 return _foreign(call)

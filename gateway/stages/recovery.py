@@ -5,33 +5,57 @@ what became of repairs before (remembered over restarts), and how often this ste
 operation tried again in the same run with other arguments after the tool said no.
 
 The agent reads the decision as `directive` and `explain` in a refusal, and as the header `Seawall-Directive` beside a tool's
-own answer, which stays untouched.
+own answer, which stays untouched. What it rests on is in `Seawall-Explain` then, and in `_meta` of an MCP result.
+
+Content that a tool's filter has blocked (by a CEL rule of the manifest) is never sent again in the run as it is; reworded it
+may be, six times in a row at most.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+import orjson
+
 from gateway.clock import Clock
 from gateway.core.antispin import AntiSpin, Spin
 from gateway.core.call import Call, Handler, Lane
-from gateway.core.codes import Directive
+from gateway.core.codes import Code, Directive
+from gateway.core.coding import decoded
 from gateway.core.economics import Chance, Costs
+from gateway.core.environment import EVALUATED_LIMIT, response_env
 from gateway.core.message import BytesBody
-from gateway.core.outcome import Failed, InDoubt, Outcome, Rejected, Success
-from gateway.core.recovery import Decision, RecoveryMode, Situation, Trouble, decide_recovery, trouble_of
+from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
+from gateway.core.records import ContentBlocked
+from gateway.core.recovery import (
+    Decision,
+    Headroom,
+    RecoveryMode,
+    Situation,
+    Trouble,
+    decide_recovery,
+    trouble_by_rules,
+    trouble_of,
+)
 from gateway.core.saga import Abort, Freeze
 from gateway.core.signature import error_signature
-from gateway.core.trajectory import StepState, Trajectory
-from gateway.journal.trajectories import Trajectories
+from gateway.core.tool import Catalog
+from gateway.journal import Conflict, JournalUnavailable
+from gateway.journal.trajectories import Run, Trajectories
+from gateway.stages.budget import meter_of
+from gateway.stages.environment import call_env
 from gateway.telemetry import Telemetry
 
 __all__ = ["REPAIRS", "RecoveryStage"]
 
 REPAIRS = "repairs/"
 """Under this prefix the journal remembers what became of repairs."""
+
+_DECIDED = frozenset({Code.WATCHDOG_INTERRUPT, Code.SEMANTIC_DEADLOCK})
+"""Refusals that say already what the run should do next, and have seen to it."""
 
 _STEPS_KEPT = 4096
 _TEXT_LIMIT = 4096
@@ -48,7 +72,9 @@ class RecoveryStage:
         clock: Clock,
         telemetry: Telemetry,
         remember: Callable[[str, bytes], None],
+        catalog: Callable[[], Catalog] = lambda: Catalog({}, {}),
     ) -> None:
+        self._catalog = catalog
         self._trajectories = trajectories
         self._clock = clock
         self._telemetry = telemetry
@@ -60,6 +86,8 @@ class RecoveryStage:
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Pass the call on; decide what its failure leads to."""
+        if call.lane is Lane.FORWARD and call.step is None and (refusal := self._blocked(call)) is not None:
+            return Rejected(refusal)
         began = self._clock.now()
         outcome = await proceed(call)
         name = f"{call.tool.name}.{call.operation.name}"
@@ -70,12 +98,64 @@ class RecoveryStage:
         if isinstance(outcome, Success):
             self._worked(call, name)
             return outcome
-        trouble = trouble_of(outcome)
-        if trouble is None:
+        trouble = await self._trouble_of(call, outcome)
+        if trouble is None or (isinstance(outcome, Rejected) and outcome.refusal.code in _DECIDED):
             return outcome
         decision = decide_recovery(self._situation(call, name, outcome, trouble))
         self._enforce(call, decision)
         return _told(outcome, decision)
+
+    async def _trouble_of(self, call: Call, outcome: Outcome) -> Trouble | None:
+        """What kind of trouble it is: by the manifest's rules where a tool has answered, else by the table."""
+        rules = call.tool.troubles
+        if not rules or not isinstance(outcome, Failed) or outcome.reply is None:
+            return trouble_of(outcome)
+        reply = outcome.reply
+        data = reply.body.data if isinstance(reply.body, BytesBody) else b""
+        env = await call_env(call)
+        env["response"] = response_env(reply.status, reply.headers, decoded(reply.headers, data, EVALUATED_LIMIT))
+        trouble = trouble_by_rules(rules, env) or trouble_of(outcome)
+        if trouble is Trouble.CONTENT_BLOCK:
+            await self._note_blocked(call)
+        return trouble
+
+    # --- blocked content
+
+    def _blocked(self, call: Call) -> Refusal | None:
+        """Return why a call is not sent whose content was blocked, or whose step was reworded too often; else None."""
+        run = self._trajectories.get(call.trajectory) if call.trajectory else None
+        if run is None and not call.trajectory and (runs := self._trajectories.implicit(call.agent)):
+            run = runs[-1]
+        if run is None or not run.state.blocked:
+            return None
+        blocked = run.state.blocked.get((call.tool.name, call.operation.name))
+        if blocked is None:
+            return None
+        left = call.tool.recovery.rewordings + 1 - blocked.attempts
+        is_same = call.action.hex() in blocked.actions
+        if left > 0 and not is_same:
+            return None
+        name = f"{call.tool.name}.{call.operation.name}"
+        what = f"Reword it; {left} of {call.tool.recovery.rewordings} attempts are left."
+        if left <= 0:
+            what = "It was reworded as often as it may be: the step is blocked. Leave it out, or ask a person."
+        return Refusal(
+            code=Code.CONTENT_BLOCKED,
+            dependency=call.tool.name,
+            detail=f"{name} was not sent: {call.tool.name} has blocked this content before. {what}",
+            extra={"rewordings_left": max(0, left)},
+        )
+
+    async def _note_blocked(self, call: Call) -> None:
+        """Remember it before the agent hears of it, so that no crash lets the same content through again."""
+        run = self._trajectories.get(call.trajectory)
+        if run is None or run.is_lost:
+            return
+        record = ContentBlocked(tool=call.tool.name, operation=call.operation.name, action=call.action.hex())
+        try:
+            await asyncio.shield(self._trajectories.record(run, [record]))
+        except (JournalUnavailable, Conflict) as error:
+            self._telemetry.background_failed("noting blocked content", error)
 
     def restore(self, recalled: Mapping[str, bytes]) -> None:
         """Take up what was remembered of repairs; what cannot be read counts as never seen."""
@@ -98,25 +178,64 @@ class RecoveryStage:
         state = None if run is None else run.state
         spin, chance = Spin.MAY_REPAIR, Chance()
         if trouble in (Trouble.SEMANTIC, Trouble.CONTENT_BLOCK) and not isinstance(outcome, Rejected):
-            kind = _kind(outcome)
+            kind = "content_block" if trouble is Trouble.CONTENT_BLOCK else _kind(outcome)
             chance = self._chances.get(f"{name}/{kind}", Chance())
             spin = self._failed(call, name, kind, outcome)
+            if trouble is Trouble.CONTENT_BLOCK:
+                # The filter says the same each time; what counts is how often the content was reworded.
+                blocked = None if state is None else state.blocked.get((call.tool.name, call.operation.name))
+                is_spent = blocked is not None and blocked.attempts > call.tool.recovery.rewordings
+                spin = Spin.EXHAUSTED if is_spent else Spin.MAY_REPAIR
         return Situation(
             trouble=trouble,
             is_past_pivot=state is not None and state.pivot is not None,
-            to_undo=0 if state is None else len(_to_undo(state)),
+            to_undo=0 if state is None else state.to_undo().total(),
             spin=spin,
-            costs={} if state is None else {"s": self._costs(call, state)},
+            costs={} if run is None else self._costs(call, run),
             chance=chance,
+            headroom=() if run is None or not run.state.budget else self._headroom(call, run),
         )
 
-    def _costs(self, call: Call, state: Trajectory) -> Costs:
-        unwind = rerun = 0.0
-        for tool, operation in _to_undo(state):
-            forward = self._seconds.get(f"{tool}.{operation}", 1.0)
-            rerun += forward
-            unwind += self._seconds.get(f"{tool}.undo {operation}", forward)
-        return Costs(unwind=unwind, rerun=rerun, repair=call.tool.recovery.repair_cost)
+    def _headroom(self, call: Call, run: Run) -> tuple[Headroom, ...]:
+        """What is left of each budget of the run that a repair takes from."""
+        meter, at, settings = meter_of(run), self._clock.at(), call.tool.recovery
+        expected = {
+            "tokens": settings.repair_tokens, "usd": settings.repair_usd, "seconds": settings.repair_cost,
+            "calls": 1.0, "steps": 1.0, "retries": 1.0,
+        }  # fmt: skip
+        return tuple(
+            Headroom(name=name, left=meter.left(name, at), repair=expected[name], reserve=settings.reserve * cap)
+            for name, cap in meter.caps.items()
+            if name in expected
+        )
+
+    def _costs(self, call: Call, run: Run) -> dict[str, Costs]:
+        """What going back and a repair cost, in seconds and, where any was spent, in USD.
+
+        Each operation and compensator takes as long as declared, else as measured here lately, else a second. Done again, a
+        run costs what it has cost so far.
+        """
+        unwind = rerun = price = 0.0
+        tools = self._catalog().tools
+        for (tool, operation), count in run.state.to_undo().items():
+            spec = tools.get(tool)
+            declared = None if spec is None else spec.operations.get(operation)
+            undo = None if declared is None else declared.compensator
+            forward = None if declared is None else declared.duration_s
+            if forward is None:
+                forward = self._seconds.get(f"{tool}.{operation}", 1.0)
+            backward = None if undo is None else undo.duration_s
+            if backward is None:
+                backward = self._seconds.get(f"{tool}.undo {operation}", forward)
+            rerun += count * forward
+            unwind += count * backward
+            price += 0.0 if undo is None else count * undo.price
+        settings = call.tool.recovery
+        costs = {"s": Costs(unwind=unwind, rerun=rerun, repair=settings.repair_cost)}
+        spent = run.state.usage.get("usd", 0.0)
+        if price or spent:
+            costs["usd"] = Costs(unwind=price, rerun=spent, repair=settings.repair_usd)
+        return costs
 
     def _failed(self, call: Call, name: str, kind: str, outcome: Outcome) -> Spin:
         key = (call.trajectory, name)
@@ -165,14 +284,6 @@ class RecoveryStage:
             self._trajectories.decide(run, Freeze(incident="POST_PIVOT_STALLED", detail=decision.why))
 
 
-def _to_undo(state: Trajectory) -> list[tuple[str, str]]:
-    return [
-        (step.tool, step.operation)
-        for step in state.steps.values()
-        if step.state is StepState.COMMITTED and step.compensator is not None
-    ]
-
-
 def _kind(outcome: Outcome) -> str:
     if isinstance(outcome, Failed) and outcome.reply is not None:
         return str(outcome.reply.status)
@@ -195,7 +306,10 @@ def _told(outcome: Outcome, decision: Decision) -> Outcome:
             extra = {**refusal.extra, "explain": decision.explain()}
             return replace(outcome, refusal=replace(refusal, directive=decision.directive, extra=extra))
         case Failed(reply=reply) if reply is not None:
-            reply.headers = (*reply.headers, (b"Seawall-Directive", decision.directive.value.encode("ascii")))
+            directive, explained = decision.directive.value, orjson.dumps(decision.explain())
+            reply.headers = (
+                *reply.headers, (b"Seawall-Directive", directive.encode("ascii")), (b"Seawall-Explain", explained)
+            )  # fmt: skip
             return outcome
         case _:
             return outcome

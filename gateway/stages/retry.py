@@ -147,6 +147,8 @@ class RetryStage:
 
         Where the last attempt was refused by ourselves it is, whatever was before.
         """
+        if call.attempts_most is not None and call.attempt >= call.attempts_most:
+            return None
         now = self._clock.now()
         body = call.request.body
         decision = decide_retry(

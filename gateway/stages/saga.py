@@ -37,6 +37,7 @@ from gateway.journal.trajectories import Run, Trajectories
 from gateway.stages.environment import call_env
 from gateway.stages.idempotency import postcondition_refusal
 from gateway.stages.lease import lease_of
+from gateway.stages.watchdog import answer_hash, wanted
 from gateway.telemetry import Telemetry
 
 __all__ = ["SagaStage"]
@@ -174,6 +175,7 @@ class SagaStage:
             status=status,
             compensator=compensator,
             unbound=unbound,
+            answer=_answer(call, failed),
         )
 
     def _is_in_doubt(self, call: Call) -> bool:
@@ -252,7 +254,15 @@ async def _concluded(call: Call, last: Outcome) -> Outcome:
     return concluded
 
 
+def _answer(call: Call, failed: Failed) -> str:
+    """The hash by which an equal no is recognised, also after a restart."""
+    if failed.fault is not Fault.CLIENT_ERROR or failed.reply is None or not wanted(call.tool):
+        return ""
+    return f"{answer_hash(call, failed.reply):016x}"
+
+
 _OBSERVED: dict[type, str] = {Success: "success", Failed: "failed", InDoubt: "indoubt"}
+
 
 _STATE: dict[type, str] = {
     StepCommitted: "committed",

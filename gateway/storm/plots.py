@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from gateway.storm.recording import Recording
 
@@ -136,10 +137,14 @@ def _queue(scenario: Scenario, recordings: Recordings) -> Figure:
         longest: dict[int, int] = {}
         for at, waiting in zip(recording.attempts.at, recording.attempts.queue, strict=True):
             longest[int(at * 4)] = max(longest.get(int(at * 4), 0), waiting)
-        x = sorted(longest)
+        x = range(min(longest, default=0), max(longest, default=0) + 1)
+        # Where nothing arrives for a second nobody looked at the queue, and no line says that somebody did.
         axes.plot(
             [quarter / 4 for quarter in x],
-            [longest[quarter] for quarter in x],
+            [
+                next((longest[near] for near in range(quarter, quarter - 4, -1) if near in longest), math.nan)
+                for quarter in x
+            ],
             color=colours[name],
             linewidth=2.4 if name == "seawall" else 1.3,
             label=name,
@@ -264,6 +269,9 @@ def _latency(scenario: Scenario, recordings: Recordings) -> Figure:
                     label=name,
                 )
         axes.set_xscale("log")
+        low, high = axes.get_xlim()
+        axes.xaxis.set_major_formatter(FuncFormatter(_number))
+        axes.xaxis.set_minor_formatter(FuncFormatter(_number) if high < 10 * low else NullFormatter())
         axes.set(
             title=tool, xlabel="milliseconds, successful calls" + (" in the trouble" if scenario["faults"] else "")
         )
@@ -272,6 +280,10 @@ def _latency(scenario: Scenario, recordings: Recordings) -> Figure:
     handles = [Line2D([], [], color=colour, linewidth=2) for colour in colours.values()]
     figure.legend(handles, list(colours), loc="outside upper center", ncols=min(6, len(colours)))
     return figure
+
+
+def _number(value: float, _: object) -> str:
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
 def _hysteresis(scenario: Scenario, recordings: Recordings) -> Figure:
@@ -380,7 +392,8 @@ def _back(scenario: Scenario, recordings: Recordings) -> Figure:
     )
     axes.set_xlim(0, scenario["seconds"] * 1.1)
     axes.set_ylim(0)
-    figure.legend(loc="outside upper center", ncols=3)
+    if any(recording.kills.at for recording in recordings.values()):
+        figure.legend(loc="outside upper center", ncols=3)
     return figure
 
 

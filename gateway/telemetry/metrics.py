@@ -32,6 +32,7 @@ MAX_WORDS = 64  # causes and places, which our own code names
 
 BREAKER_STATES = ("closed", "open", "half_open")
 CALL_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+ENTROPY_BITS = (0.25, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6)
 COMMIT_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 
 
@@ -71,6 +72,10 @@ CATALOGUE = (
     Metric("gateway_journal_queue", "scraped", (), "Journal entries that wait to be made durable."),
     Metric("gateway_journal_oldest_queued_seconds", "scraped", (), "How long the oldest of them has waited."),
     Metric("gateway_journal_healthy", "scraped", (), "1 if the journal can be expected to take entries."),
+    Metric("gateway_loops_total", "counter", ("pattern", "done"),
+           "Calls with which a run would have gone on in circles, by what was seen and what was done about it."),
+    Metric("gateway_action_entropy_bits", "histogram", (),
+           "Entropy of the recent actions of runs: near zero where a run does one thing over and over.", ENTROPY_BITS),
     Metric("gateway_background_failures_total", "counter", ("where",), "Errors outside any call."),
     Metric("gateway_build_info", "gauge", ("version", "python"), "Always 1; the labels name the build."),
 )  # fmt: skip
@@ -212,6 +217,8 @@ class Metrics:
         self.steps = Tally(self._made["gateway_steps_total"])
         self.compensations = self._children("gateway_compensations_total")
         self.trajectories = self._children("gateway_trajectories_total")
+        self.loops = self._children("gateway_loops_total")
+        self.entropy: Any = self._made["gateway_action_entropy_bits"]
         self.background_failures = self._children("gateway_background_failures_total")
         reaper.tallies += (self.calls, self.attempts, self.steps)
         self.journal_seconds: Any = self._made["gateway_journal_commit_seconds"]

@@ -325,6 +325,23 @@ class Telemetry:
         self._tell("trajectory.changed", **fields)
 
     @_never_raises
+    def loop_found(self, call: Call, pattern: str, done: str, entropy_bits: float) -> None:
+        """A run goes in circles, and something was done about it: `observed`, `interrupt`, `mask`, `rewind`, `deadlock`."""
+        self.metrics.loops[(pattern, done)].inc()
+        fields = {**_call_fields(call), "pattern": pattern, "done": done, "entropy_bits": round(entropy_bits, 3)}
+        _log.log(logging.INFO if done in ("observed", "interrupt") else logging.WARNING, "loop found", extra=fields)
+        if isinstance(call.trace, CallSpan):
+            call.trace.span.add_event("loop.found", {"seawall.pattern": pattern, "seawall.done": done})
+        self._tell("loop.found", **fields)
+
+    @_never_raises
+    def entropy_seen(self, call: Call, bits: float) -> None:
+        """How varied the recent actions of the call's run are."""
+        self.metrics.entropy.observe(bits)
+        if isinstance(call.trace, CallSpan):
+            call.trace.span.set_attribute("seawall.action_entropy_bits", bits)
+
+    @_never_raises
     def journal_committed(self, entries: int, seconds: float) -> None:
         """One group commit."""
         self.metrics.journal_seconds.observe(seconds)

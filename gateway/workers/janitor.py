@@ -5,14 +5,22 @@ Each pass is bounded work over the live runs that are due; nothing here touches 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gateway.clock import Clock
-from gateway.core.saga import Abort, Commit, Freeze
-from gateway.core.trajectory import Phase
+from gateway.core.manifest import TimeoutSettings
+from gateway.core.packet import is_overdue
+from gateway.core.saga import Abort, Commit, Doubt, Freeze
+from gateway.core.tool import Catalog
+from gateway.core.trajectory import OVERDUE_FAULT, Phase
 from gateway.journal import JournalError
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.telemetry import Telemetry
 
-__all__ = ["Janitor"]
+__all__ = ["OVERDUE", "Janitor"]
+
+OVERDUE = 2.0
+"""Times its timeout after which a step is not "still running" but needs recovery (seed 003, section 3)."""
 
 _SLICE = 1000
 """Runs looked at in one pass: about a millisecond of the event loop, however many runs are open."""
@@ -29,8 +37,10 @@ class Janitor:
         *,
         idle_s: float = 300.0,
         interval_s: float = 1.0,
+        catalog: Callable[[], Catalog] = lambda: Catalog({}, {}),
     ) -> None:
         """`idle_s`: an implicit run without a call for so long closes itself."""
+        self._catalog = catalog
         self._trajectories = trajectories
         self._clock = clock
         self._telemetry = telemetry
@@ -59,6 +69,8 @@ class Janitor:
 
     def _tend(self, run: Run, now: float) -> bool:
         state = run.state
+        if state.in_flight and not run.is_lost:
+            self._give_up_overdue(run)
         if run.is_lost or run.busy:
             return False
         if state.version == 0 or state.is_implicit:
@@ -69,21 +81,38 @@ class Janitor:
                 self._trajectories.decide(run, Freeze(incident="ABANDONED", detail=detail))
                 return True
             return self._trajectories.close_if_done(run, by="idle", forget=True)
+        if state.task is not None and is_overdue(state, self._trajectories.at()):
+            return self._abandon(run, "the task runs for more than twice its deadline: it needs recovery")
         if state.ttl_s is None or now - run.touched_s < state.ttl_s or state.is_closing:
             return False
         return self._abandon(run)
 
-    def _abandon(self, run: Run) -> bool:
-        """Nobody has touched a named run for its time to live: do what it was opened with."""
+    def _give_up_overdue(self, run: Run) -> None:
+        """A step that runs longer than twice its timeout is not waited for any more: it needs recovery."""
+        at = self._trajectories.at()
+        for number in sorted(run.state.in_flight - run.state.released):
+            step = run.state.steps[number]
+            tool = self._catalog().tools.get(step.tool)
+            operation = None if tool is None else tool.operations.get(step.operation)
+            limit_s = OVERDUE * (TimeoutSettings().total if operation is None else operation.timeouts.total)
+            if at - step.intended_at > limit_s * 1000:
+                detail = f"it ran for more than {limit_s:g} s, {OVERDUE:g} times its timeout: it needs recovery"
+                self._trajectories.decide(run, Doubt(step=number, fault=OVERDUE_FAULT, detail=detail))
+
+    def _abandon(self, run: Run, why: str = "") -> bool:
+        """Nobody has touched a named run for its time to live, or ended it in time: do what it was opened with."""
         state = run.state
         if state.phase not in (Phase.PREPARING, Phase.FINALIZING):
             return False
-        why = f"abandoned: no call for {state.ttl_s:g} s"
+        is_late = bool(why)
+        why = why or f"abandoned: no call for {state.ttl_s:g} s"
         if state.on_abandon == "commit" and not (state.in_flight or state.in_doubt):
             self._trajectories.decide(run, Commit(by="ttl"))
         elif state.on_abandon == "unwind" and not state.is_past_pivot:
             self._trajectories.decide(run, Abort(reason=why, by="ttl"))
         else:
-            incident = "POST_PIVOT_STALLED" if state.pivot is not None else "ABANDONED"
-            self._trajectories.decide(run, Freeze(incident=incident, detail=f"The run was {why}."))
+            incident = "NEEDS_RECOVERY" if is_late else "ABANDONED"
+            incident = "POST_PIVOT_STALLED" if state.pivot is not None else incident
+            detail = f"{why[0].upper()}{why[1:]}." if is_late else f"The run was {why}."
+            self._trajectories.decide(run, Freeze(incident=incident, detail=detail))
         return True

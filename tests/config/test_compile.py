@@ -8,7 +8,7 @@ import pytest
 
 from gateway.config.source import ManifestSource
 from gateway.core.manifest import Tier
-from tests.config.manifests import ROOT, SECRETS, load, tool, write
+from tests.config.manifests import ROOT, SECRETS, complaint, load, tool, write
 
 
 def test_the_payments_example_means_what_it_says() -> None:
@@ -74,6 +74,44 @@ def test_secrets_in_headers_are_resolved_from_the_catalog(tmp_path: Path) -> Non
     bound = compensator.request.bind({})
     assert "canary" not in repr(bound)
     assert catalog.secrets.resolve_headers(bound.headers) == (("X-K", "canary"),)
+
+
+def test_a_tool_may_be_watched_in_another_mode_than_the_rest(tmp_path: Path) -> None:
+    text = "watchdog: {repeats: 5, volatile: [seen]}\n" + tool(
+        "job: {match: 'GET /jobs/{id}', tier: read, watch: {poll: 7}}\n"
+        "test: {match: POST /tests, tier: reversible, watch: {metrics: {up: response.json.good, bad: -response.json.bad}}}",
+        "    watch: {mode: observe, state: GET /state}\n",
+    )
+    catalog = load(write(tmp_path, main=text))
+    pay = catalog.tools["pay"]
+    assert (catalog.watchdog.mode.value, catalog.watchdog.repeats) == ("enforce", 5)
+    assert (pay.watchdog.mode.value, pay.watchdog.repeats, pay.watchdog.volatile) == ("observe", 5, ("seen",))
+    assert pay.state is not None
+    assert pay.state.request.bind({}).target == "/state"
+    watched = pay.operations["test"].watch
+    assert watched is not None
+    assert [name for name, _ in watched.metrics] == ["up", "bad"]
+    assert [metric({"response": {"json": {"good": 3, "bad": 2}}}) for _, metric in watched.metrics] == [3, -2]
+    polled = pay.operations["job"].watch
+    assert polled is not None
+    assert polled.poll == 7
+
+
+def test_what_is_wrong_with_a_watch_is_said_where_it_stands(tmp_path: Path) -> None:
+    said = complaint(write(
+        tmp_path, main="include: [other.yaml]\nwatchdog: {repeats: 1}\n" + tool(
+            "job: {match: 'GET /jobs/{id}', tier: read, watch: {poll: 1, metrics: {a: respons.json.a}}}",
+            "    watch: {mode: enforced, state: DELETE /state}\n"), other="watchdog: {polls: 5}\n"))  # fmt: skip
+    for words in ("main.yaml:2:21", "main.yaml:6:19", "did you mean `enforce`", "`poll`"):
+        assert words in said, said
+
+
+def test_two_files_cannot_both_say_when_a_run_goes_in_circles(tmp_path: Path) -> None:
+    said = complaint(write(
+        tmp_path, main="include: [other.yaml]\nwatchdog: {repeats: 4}\n" + tool("", "    watch: {state: DELETE /state}\n"),
+        other="watchdog: {polls: 5}\n"))  # fmt: skip
+    assert "`watchdog` is given at other.yaml:1:1 already" in said
+    assert "the state is a read" in said
 
 
 UNANSWERED = """

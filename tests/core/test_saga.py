@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -633,6 +634,15 @@ class RunMachine(RuleBasedStateMachine):
         """Recovery is not a second engine."""
         again = fold("m", [(decode(*encode(record)), at) for record, at in self.log])
         assert again == self.state
+
+    @invariant()
+    def what_would_be_undone_is_counted_right(self) -> None:
+        """The count is kept from step to step, so that a failure in a long run costs no more than in a short one."""
+        steps = self.state.steps.values()
+        counted = Counter(
+            (s.tool, s.operation) for s in steps if s.state is StepState.COMMITTED and s.compensator is not None
+        )
+        assert self.state.to_undo() == counted
 
     @invariant()
     def an_aborted_run_left_only_what_it_names(self) -> None:

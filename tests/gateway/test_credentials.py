@@ -138,6 +138,28 @@ async def test_a_freeze_revokes_and_a_release_lets_the_run_have_another(tmp_path
         assert len(issuer.good) == 1
 
 
+async def test_a_semantic_deadlock_revokes_before_anything_is_undone(tmp_path: Path, issuer: Issuer) -> None:
+    """Seed 000, the third level: the agent's short-lived rights go first; undoing takes rights of its own."""
+    secrets = secrets_folder(tmp_path, client=CLIENT_SECRET)
+    text = oauth(issuer).replace(
+        "make: {match: POST /things, tier: reversible}",
+        'make: {match: POST /things, tier: compensable, compensator: {request: "DELETE /things/1"}}',
+    )
+    async with Origin() as origin, serving(tmp_path, origin.port, text, secrets=secrets) as gateway:
+        origin.on("POST /things", Answer(201, b"{}"), Answer(422, b'{"error": "no"}'))
+        assert (await gateway.agent.send("POST", "/api/things", {"n": 0}, run="r1")).status == 201
+        (first,) = issuer.good
+        answer = await gateway.agent.send("POST", "/api/things", {"n": 1}, run="r1")
+        while answer.status != 423:
+            answer = await gateway.agent.send("POST", "/api/things", {"n": 1}, run="r1")
+        assert answer.code == "ERR_SEMANTIC_DEADLOCK"
+        await wait_until(lambda: first not in issuer.good)
+        await wait_until(lambda: any(request.method == "DELETE" for request in origin.requests))
+        assert proofs(origin)[-1] != f"Bearer {first}", "undone with another token"
+        ended = [data["why"] for kind, data in await records(gateway, "r1") if kind == "LeaseEnded"]
+        assert ended[0] == "semantic deadlock"
+
+
 async def test_a_tool_that_no_longer_takes_a_token_gets_a_fresh_one_next_time(tmp_path: Path, issuer: Issuer) -> None:
     secrets = secrets_folder(tmp_path, client=CLIENT_SECRET)
     async with Origin() as origin, serving(tmp_path, origin.port, oauth(issuer), secrets=secrets) as gateway:

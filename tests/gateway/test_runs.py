@@ -158,7 +158,7 @@ async def test_the_runs_api_refuses_what_it_does_not_know(tmp_path: Path) -> Non
             {"ttl": -1},
             {"on_abandon": "never"},
             {"labels": [1]},
-            {"budget": {"calls": 1}},
+            {"budget": {"call": 1}},
             [1],
         ):
             answer = await running.agent.send("POST", base, body)

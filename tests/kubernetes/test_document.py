@@ -52,6 +52,7 @@ def variants() -> list[str]:
     return found
 
 
+@pytest.mark.timeout(240)  # the YAML parser is Python's own, and a busy machine is five times slower
 def test_every_shape_of_a_deployment_keeps_its_comments_and_comes_back_byte_for_byte() -> None:
     """144 files; where a piece is in flow style, that piece alone is written anew, and its original is kept beside it."""
     texts = variants()

@@ -37,6 +37,19 @@ def test_a_storm_leaves_page_plots_and_figures_but_no_recordings(report: Path) -
     assert {path.name for path in folder.iterdir()} == {"run.json", "summary.md", "report.html", "short-flow.png"}
 
 
+def test_the_index_puts_both_engines_side_by_side(report: Path) -> None:
+    """From the figures that both left, so that nobody types them."""
+    (folder,) = [path for path in report.iterdir() if path.is_dir()]
+    live = json.loads((folder / "run.json").read_text())
+    live["engine"] = "live"
+    live["figures"]["seawall"]["p50_ms"] = 24.0
+    (report / f"{folder.name}-live").mkdir()
+    (report / f"{folder.name}-live" / "run.json").write_text(json.dumps(live))
+    (line,) = [line for line in index(report).splitlines() if line.startswith("| short | seawall |")]
+    assert "39 / 39" in line
+    assert "20.0 / 24.0" in line
+
+
 def test_the_index_holds_everything_that_lies_there(report: Path) -> None:
     scores = {"name": "bare client", "runs": 10}
     (report / "scoreboard").mkdir()

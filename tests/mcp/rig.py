@@ -28,6 +28,7 @@ class Ledger:
     Attributes:
         effects: the arguments of every write that happened, in order.
         lose: how many answers are lost after the write was done.
+        announce: say before a write's answer that the tools have changed.
         refuse: how many calls get an HTTP status instead.
         honours_keys: a write under a key that is known is not done again, and gets its first answer.
     """
@@ -41,6 +42,7 @@ class Ledger:
     description: str = "Charge a card."
     hold: asyncio.Event | None = None
     hold_lists: bool = False
+    announce: bool = False
     calls: list[str] = field(default_factory=list)
     keys: dict[str, Any] = field(default_factory=dict)
     metas: list[dict[str, Any]] = field(default_factory=list)
@@ -113,6 +115,11 @@ class Ledger:
             self.keys[key] = result
         if self.hold is not None:
             await self.hold.wait()
+        if self.announce:
+            changed = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+            answer = {"jsonrpc": "2.0", "id": body["id"], "result": result}
+            text = "".join(f"data: {json.dumps(one)}\n\n" for one in (changed, answer))
+            return web.Response(text=text, content_type="text/event-stream")
         if self.lose:
             self.lose -= 1
             assert request.transport is not None

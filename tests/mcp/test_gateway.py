@@ -421,3 +421,31 @@ async def test_one_servers_endpoint_for_http_says_where_it_is(tmp_path: Path) ->
         answer = await on.agent.send("POST", "/pay/charge", {})
         assert "/seawall/mcp/pay" in answer.json["detail"]
         assert (await on.agent.send("POST", "/seawall/mcp/nobody", {})).status == 404
+
+
+async def test_a_budget_comes_and_is_warned_of_in_meta(tmp_path: Path) -> None:
+    async with ledger() as server, serving(tmp_path, 0, manifest(server.url, DECLARED)) as on:
+        client = Raw(on.agent)
+        await client.initialize()
+        meta = {"dev.seawall/trajectory": "trip", "dev.seawall/budget": {"calls": 2}}
+        first = await client.call("charge", {"amount": 1}, meta=meta)
+        assert "dev.seawall/budget" not in first["_meta"]
+        second = await client.call("charge", {"amount": 2}, meta=meta)
+        assert second["_meta"]["dev.seawall/budget"] == "calls=2/2"
+        refused = problem_of(await client.call("charge", {"amount": 3}, meta=meta))
+        assert (refused["code"], refused["budget"]["spent"]) == ("ERR_BUDGET_EXHAUSTED", "calls")
+        assert [effect["amount"] for effect in server.effects] == [1, 2]
+        assert all("dev.seawall/budget" not in sent for sent in server.metas), "it is ours, not the server's"
+        wrong = problem_of(await client.call("charge", {"amount": 3}, meta={**meta, "dev.seawall/budget": {"euro": 1}}))
+        assert wrong["code"] == "ERR_INVALID_ARGUMENTS"
+
+
+async def test_what_a_failure_should_lead_to_is_in_meta_of_the_servers_own_no(tmp_path: Path) -> None:
+    async with ledger() as server, serving(tmp_path, 0, manifest(server.url, DECLARED)) as on:
+        client = Raw(on.agent)
+        await client.initialize()
+        said = await client.call("payout", {"amount": 1}, meta={"dev.seawall/trajectory": "trip"})
+        assert said["isError"] is True
+        assert said["content"][0]["text"] == "the account is frozen", "its own words come unchanged"
+        told = said["_meta"]["dev.seawall/recovery"]
+        assert (told["directive"], told["class"]) == ("FORWARD_REPAIR", "semantic")

@@ -134,3 +134,40 @@ async def test_a_session_has_one_stream(tmp_path: Path) -> None:
         async with stream(on, "GET", client, None) as lines:
             await anext(lines)
             assert (await on.agent.send("GET", client.path, headers=client.headers)).status == 409
+
+
+async def test_a_list_that_changes_in_the_middle_of_a_call_is_asked_for_again(tmp_path: Path) -> None:
+    """Servers say so on the stream of the call as well; what was listed before is old then, for all clients."""
+    script = tmp_path / "growing.py"
+    script.write_text(
+        "from mcp.server.mcpserver import Context, MCPServer\n"
+        "server = MCPServer('growing')\n"
+        "async def born() -> str:\n    return 'new'\n"
+        "@server.tool()\n"
+        "async def grow(ctx: Context) -> str:\n"
+        "    server.add_tool(born)\n"
+        "    await ctx.session.send_tool_list_changed()\n"
+        "    return 'grown'\n"
+        "server.run('stdio')\n"
+    )
+    text = f"version: 1\ntools:\n  pay: {{mcp: {{command: [{sys.executable}, {script}]}}}}\n"
+    async with serving(tmp_path, 0, text) as on:
+        client = Raw(on.agent, "/seawall/mcp")
+        await client.initialize()
+        before = [tool["name"] for tool in message_of(await client.post("tools/list"))["result"]["tools"]]
+        await client.call("pay__grow")
+        after = [tool["name"] for tool in message_of(await client.post("tools/list"))["result"]["tools"]]
+        assert (before, after) == (["pay__grow"], ["pay__born", "pay__grow"])
+
+
+async def test_a_changed_list_on_the_stream_of_a_call_counts(tmp_path: Path) -> None:
+    """Over HTTP the notification comes with the answer."""
+    async with ledger() as server, serving(tmp_path, 0, manifest(server.url, DECLARED)) as on:
+        client = Raw(on.agent, "/seawall/mcp")
+        await client.initialize()
+        await client.post("tools/list")
+        server.description = "Another one."
+        server.announce = True
+        await client.call("pay__charge", {"amount": 1})
+        tools = message_of(await client.post("tools/list"))["result"]["tools"]
+        assert "pay__charge" not in [tool["name"] for tool in tools], "its definition has changed, so it is held"

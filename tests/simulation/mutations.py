@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-from gateway.core import approval, gate, saga, settle, trajectory
+from gateway.core import approval, budget, gate, saga, settle, trajectory, watchdog
 from gateway.core.call import Lane
 from gateway.core.manifest import Tier
 from gateway.core.outbox import Send
@@ -111,6 +111,16 @@ def _new_undo_keys() -> AbstractContextManager[Any]:
 @mutation("the key is sent")
 def _no_key() -> AbstractContextManager[Any]:
     return _keyed_by(lambda: None)
+
+
+@mutation("a loop is held back")
+def _no_watchdog() -> AbstractContextManager[Any]:
+    return _patch(watchdog.Watchdog, "check", lambda self, action, *, is_read: None)
+
+
+@mutation("a cap of steps is kept over restarts")
+def _no_meter() -> AbstractContextManager[Any]:
+    return _patch(budget.Meter, "spent", lambda self, at, *, is_step, is_retry: None)
 
 
 @mutation("unwinding is last in, first out")

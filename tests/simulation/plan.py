@@ -66,6 +66,8 @@ class Plan:
     `rewind`: a savepoint is taken after the first of the two groups, and rewound to after the second, once. The verifier is
     content from `green[0]` to `green[1]`, seconds since the start. `is_mended`: somebody looks after a frozen run, finds out
     what became of its steps, undoes and does by hand what the tools refused, and lets it go on.
+    `stubborn` is sent again whatever is said of it, with one of `fixes` in between while there are any. `repairs` are the
+    corrected calls that are tried in turn once an item was refused for good. `caps` are the run's budget.
     """
 
     name: str
@@ -88,17 +90,24 @@ class Plan:
     green: tuple[float, float] = (0.0, float("inf"))
     disk_faults: int = 0
     is_mended: bool = False
+    stubborn: str | None = None
+    fixes: tuple[Action, ...] = ()
+    repairs: dict[str, tuple[Action, ...]] = field(default_factory=dict)
+    caps: dict[str, float] = field(default_factory=dict)
 
     @property
     def actions(self) -> list[Action]:
-        return [action for group in self.groups for action in group]
+        planned = [action for group in self.groups for action in group]
+        return [*planned, *self.fixes, *(action for each in self.repairs.values() for action in each)]
 
     @property
     def may_freeze(self) -> bool:
         """Whether a person may be needed: a tool that can neither be asked nor take a key, or that refuses for good, or a
         network that answers one question in ten, so that settling may outlast everybody's patience."""
         is_blind = self.is_contained or any(action.tool == "blind" for action in self.actions)
-        return bool(self.refused_undo or self.refused_tell) or is_blind or self.faults * self.fault_ratio > 10
+        is_doomed = self.stubborn is not None and any(action.verb == "go" for action in self.actions)
+        is_refused = bool(self.refused_undo or self.refused_tell)
+        return is_refused or is_doomed or is_blind or self.faults * self.fault_ratio > 10
 
 
 _AFTER = (
@@ -133,7 +142,7 @@ def drawn(rng: random.Random) -> Plan:
     plain = len([group for group in groups if group[0].verb == "make" and not group[0].item.endswith("after")])
     rewind = (rng.randrange(plain - 1), plain - 1) if plain > 1 and rng.random() < 0.25 else None
     refused = frozenset({rng.choice(made).item}) if rng.random() < 0.08 else frozenset()
-    return Plan(
+    drawn = Plan(
         "drawn",
         tuple(groups),
         abort_after=rng.randrange(len(groups)) if rng.random() < 0.35 else None,
@@ -150,6 +159,30 @@ def drawn(rng: random.Random) -> Plan:
         is_mended=rng.random() < 0.6,
         **more,
     )
+    # Drawn from the plan itself, so that a seed is the schedule that it was before there were loops.
+    return _with_circles(drawn, made, random.Random(repr(drawn)))
+
+
+def _with_circles(plan: Plan, made: list[Action], rng: random.Random) -> Plan:
+    """Let some agents go in circles, some repair what is refused, and some have less to spend than they need."""
+    if rng.random() < 0.15:
+        is_past = any(action.verb == "go" for group in plan.groups for action in group)
+        verb, item = ("note", "keyed-again") if is_past else ("make", f"{rng.choice(('keyed', 'probed'))}-again")
+        stubborn = Action(item.partition("-")[0], verb, item)
+        fixes = tuple(Action("keyed", "make", f"keyed-fix{n}") for n in range(0 if is_past else rng.choice((0, 0, 6))))
+        named = f"/note/{item}" if is_past else item
+        plan = replace(
+            plan, groups=(*plan.groups, (stubborn,)), stubborn=item, fixes=fixes, script={named: [Fate.NO] * 60}
+        )
+    elif rng.random() < 0.2:
+        broken, works = rng.choice(made), rng.random() < 0.6
+        corrected = tuple(Action(broken.tool, "make", f"{broken.item}-r{n}") for n in range(3))
+        script = {broken.item: [Fate.NO] * 60}
+        script |= {each.item: [Fate.NO] * 60 for each in (corrected[:-1] if works else corrected)}
+        plan = replace(plan, repairs={broken.item: corrected}, script=script)
+    if rng.random() < 0.1:
+        plan = replace(plan, caps={"steps": float(rng.randrange(1, 6))})
+    return plan
 
 
 def _with_notices(rng: random.Random, tools: list[str], groups: list[tuple[Action, ...]]) -> list[str]:
@@ -235,6 +268,13 @@ def canonical() -> list[Plan]:
                 Action("keyed", "note", "keyed-report"),
             ),
             script={"probed-database": [Fate.ANSWER_LOST], "keyed-repaired": [Fate.LOST], "brief-deploy": [Fate.LATE]},
+        ),
+        Plan(
+            "in circles",
+            _chain(Action("keyed", "make", "keyed-before"), Action("keyed", "make", "keyed-again")),
+            stubborn="keyed-again",
+            fixes=tuple(Action("keyed", "make", f"keyed-fix{n}") for n in range(6)),
+            script={"keyed-again": [Fate.NO] * 60},
         ),
         Plan("hanging", _chain(Action("probed", "make", "probed-late")), script={"probed-late": [Fate.LATE]}),
     ]

@@ -32,6 +32,7 @@ from gateway.probes.verifier import HttpVerifier
 from gateway.stages.admission import AdmissionStage
 from gateway.stages.approval import ApprovalStage
 from gateway.stages.breaker import REMEMBERED, BreakerStage
+from gateway.stages.budget import BudgetStage
 from gateway.stages.deadline import DeadlineStage
 from gateway.stages.dispatch import Dispatch
 from gateway.stages.flights import Flights
@@ -44,6 +45,7 @@ from gateway.stages.retry import RetryStage
 from gateway.stages.saga import SagaStage
 from gateway.stages.settle import Settle
 from gateway.stages.telemetry import TelemetryStage
+from gateway.stages.watchdog import WatchdogStage
 from gateway.telemetry import Telemetry
 from gateway.workers.escalator import Escalator
 from gateway.workers.finalizer import Finalizer
@@ -147,6 +149,10 @@ class Process:
         stages = _stages(
             telemetry=TelemetryStage(clock, telemetry),
             recovery=RecoveryStage(self.trajectories, clock, telemetry, journal.remember),
+            budget=BudgetStage(self.trajectories, clock),
+            watchdog=WatchdogStage(
+                self.trajectories, catalog, clock, telemetry, probers["http"], lambda: self.pipeline
+            ),
             idempotency=IdempotencyStage(self.trajectories, journal, clock),
             quarantine=QuarantineStage(self.containment, self.trajectories),
             saga=SagaStage(self.trajectories, journal, telemetry),
@@ -314,7 +320,11 @@ class Process:
     async def _act(self) -> None:
         for number, group in enumerate(self.plan.groups):
             results = await asyncio.gather(
-                *(self._do(action) for action in group if action.item not in (*self.world.acked, *self.world.rewound))
+                *(
+                    self._do(action)
+                    for action in group
+                    if action.item not in (*self.world.acked, *self.world.rewound, *self.world.repaired)
+                )
             )
             if not all(results):
                 return await self._abort("a step failed")
@@ -327,6 +337,10 @@ class Process:
 
     async def _do(self, action: Action) -> bool:
         """Call until it is done, or is given up. Returns whether the run may go on."""
+        if action.item == self.plan.stubborn:
+            return await self._insist(action)
+        if action.item in self.world.tried:
+            return await self._repair(action)
         if action.bait and action.bait not in self.world.baited:
             self.world.baited.add(action.bait)
             await self._call(replace(action, item=action.bait, bait="", wait_s=0.0))
@@ -352,10 +366,52 @@ class Process:
                 continue
             if refusal is not None and refusal.code is Code.OUTCOME_UNKNOWN and self.plan.is_reckless:
                 return True
-            if isinstance(outcome, Failed) and outcome.reply is not None and outcome.reply.status == 422:
-                return False
+            is_no = isinstance(outcome, Failed) and outcome.reply is not None and outcome.reply.status == 422
+            if is_no or (refusal is not None and refusal.code is Code.WATCHDOG_INTERRUPT):
+                self.world.tried.add(action.item)
+                return await self._repair(action)
             await self.clock.sleep(1.0 + attempt * 5.0 * self.clock.draw())
             attempt += 1
+        return False
+
+    async def _insist(self, action: Action) -> bool:
+        """Send the same over and over, whatever is said of it, with something else in between while there is any."""
+        fixes = [fix for fix in self.plan.fixes if fix.item not in self.world.tried]
+        for _ in range(16):
+            outcome = await self._call(action)
+            self.world.note(f"AGENT insists on {action.item} <- {_said(outcome)}")
+            refusal = None if isinstance(outcome, Success) else outcome.refusal
+            if refusal is not None and refusal.code in (*_MOOT, Code.SEMANTIC_DEADLOCK, Code.TRAJECTORY_CLOSED):
+                return False
+            if refusal is not None and refusal.code is Code.WATCHDOG_INTERRUPT:
+                self.world.interrupts += 1
+            elif fixes:
+                fix = fixes.pop(0)
+                self.world.tried.add(fix.item)
+                self.world.first_sent.setdefault(fix.item, self.clock.now())
+                if isinstance(await self._call(fix), Success):
+                    self.world.acked.setdefault(fix.item, self.clock.now())
+            await self.clock.sleep(1.0)
+        return False
+
+    async def _repair(self, action: Action) -> bool:
+        """Correct what was refused, as far as there is anything left to try."""
+        for corrected in self.plan.repairs.get(action.item, ()):
+            for _ in range(0 if corrected.item in self.world.tried else 4):
+                self.world.first_sent.setdefault(corrected.item, self.clock.now())
+                outcome = await self._call(corrected)
+                self.world.note(f"AGENT repairs {corrected.item} <- {_said(outcome)}")
+                if isinstance(outcome, Success):
+                    self._check_release(corrected)
+                    self.world.acked.setdefault(corrected.item, self.clock.now())
+                    self.world.repaired.add(action.item)
+                    return True
+                refusal = outcome.refusal
+                is_no = isinstance(outcome, Failed) and outcome.reply is not None and outcome.reply.status == 422
+                if is_no or (refusal is not None and refusal.code is Code.WATCHDOG_INTERRUPT):
+                    self.world.tried.add(corrected.item)
+                    break
+                await self.clock.sleep(1.0)
         return False
 
     async def _call(self, action: Action) -> Outcome:
@@ -372,6 +428,7 @@ class Process:
             trajectory=RUN,
             is_run_named=True,
             params=match.params,
+            budget=self.plan.caps or None,
             action=digest(f"{action.tool} {action.target}"),
             fingerprint=digest(action.target),
             caller_key=action.key,
@@ -456,13 +513,17 @@ class Process:
 
     @property
     def _is_mended(self) -> bool:
-        return self.plan.is_mended and self.world.mended < MENDED_MOST
+        plan = self.plan  # what a loop or a budget stopped is not for this person
+        is_theirs = plan.is_mended and not (plan.stubborn or plan.repairs or plan.caps)
+        return is_theirs and self.world.mended < MENDED_MOST
 
     async def _run(self) -> Run:
         """The run, made if it is new, once the disk lets us know."""
         while True:
             try:
-                found = await self.trajectories.named(RUN, Open(agent="agent", on_stuck=self.plan.on_stuck))
+                found = await self.trajectories.named(
+                    RUN, Open(agent="agent", on_stuck=self.plan.on_stuck, budget=dict(self.plan.caps))
+                )
             except JournalUnavailable:
                 await self.clock.sleep(1.0)
             else:

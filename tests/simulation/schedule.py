@@ -130,6 +130,7 @@ def check(world: World, plan: Plan, state: Trajectory) -> None:
     told = [e.item for e in world.ledger if e.kind == "told"]
     if strangers := {e.item for e in world.ledger} - {action.item for action in plan.actions}:
         raise Violation(f"nobody asked for {strangers}")
+    _check_circles(world, plan, state)
     _check_lifo(world, state, [item for item in undone if made[item] == 1])
     match state.phase:
         case Phase.SUCCEEDED:
@@ -178,6 +179,26 @@ def _rewound(world: World, state: Trajectory) -> set[str]:
     return items
 
 
+EQUAL_NOES = 3
+"""What the simulated manifest lets pass of one action with nothing changed in between; with changes, one more."""
+
+
+def _check_circles(world: World, plan: Plan, state: Trajectory) -> None:
+    """Loops are stopped before they spend, repairs that work are let be, and no cap of steps is exceeded."""
+    # A step whose intent could not be written never left, and is given back.
+    left = [s for s in state.steps.values() if not (s.state is StepState.FAILED and s.fault == "none")]
+    if (cap := plan.caps.get("steps")) is not None and len(left) > cap:
+        raise Violation(f"the run may have {cap:g} steps, and has {len(left)}")
+    if plan.stubborn is not None:
+        sent = [one for one in world.sent if one[2] in (f"/make/{plan.stubborn}", f"/note/{plan.stubborn}")]
+        # What a crash or the disk takes away of an answer is asked for once more.
+        if len(sent) > EQUAL_NOES + bool(plan.fixes) + world.boots + plan.disk_faults:
+            raise Violation(f"{plan.stubborn} was refused each time, and sent {len(sent)} times")
+    told = state.circles is not None and state.circles.rewinds > 0
+    if told and plan.stubborn is None:
+        raise Violation(f"an honest agent was called stubborn: {state.circles}")
+
+
 def _check_lifo(world: World, state: Trajectory, undone: list[str]) -> None:
     """What the agent knew to be done before it began another is undone after that other."""
     order = [e.item for e in world.ledger if e.kind == "undone"]
@@ -186,6 +207,7 @@ def _check_lifo(world: World, state: Trajectory, undone: list[str]) -> None:
     for a, at in world.acked.items():
         for b in undone:
             begun = world.first_sent.get(b, 0.0)
+            # What a rewind had undone before the other was begun has no order with it.
             if a in undone and a != b and at <= begun <= when[a] and first[a] < first[b]:
                 raise Violation(f"{a} was done before {b} was begun, and undone before it")
     if state.phase is Phase.FROZEN and state.on_stuck == "stop":

@@ -10,6 +10,7 @@ from tests.simulation.plan import Plan, canonical
 from tests.simulation.schedule import Report, play
 
 ENDS = {"deployment": "aborted_clean", "double pivot": "succeeded", "six turns": "succeeded", "hanging": "succeeded"}
+ENDS["in circles"] = "aborted_clean"
 PARTS = 4
 
 
@@ -43,6 +44,17 @@ def test_the_lost_answer_of_the_third_turn_is_settled_before_anything_is_repeate
     sent = [line for line in trace if " SEND " in line and "probed-database" in line]
     assert [line.split()[3] for line in sent] == ["POST", "GET"]
     assert [line for line in trace if "AGENT probed-database <- success 200" in line]
+
+
+def test_the_loop_is_taken_back_and_then_stopped_for_good() -> None:
+    """Seed 000, the three levels: an interrupt, a rewind that undoes the fixes, a deadlock that undoes the run."""
+    trace = undisturbed(next(plan for plan in canonical() if plan.name == "in circles")).trace
+    sent = [line for line in trace if " SEND " in line and "/make/keyed-again" in line]
+    assert len(sent) == 4
+    undone = [line.split()[-1] for line in trace if " LEDGER undone " in line]
+    assert undone == [f"keyed-fix{n}" for n in (3, 2, 1, 0)] + ["keyed-before"]
+    said = [line.split()[-1] for line in trace if "insists on" in line]
+    assert said == ["422"] * 4 + ["SEMANTIC_WATCHDOG_INTERRUPT"] * 3 + ["ERR_SEMANTIC_DEADLOCK"]
 
 
 @pytest.mark.timeout(300)

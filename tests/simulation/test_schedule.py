@@ -42,6 +42,15 @@ def test_the_schedules_reach_every_end() -> None:
     assert sum(report.crashes for report in reports) > 100
 
 
+def test_the_schedules_reach_loops_repairs_and_caps() -> None:
+    """Nor one in which nobody goes in circles."""
+    said = " ".join(line for seed in range(300) for line in play_seed(seed).trace)
+    for words in ("SEMANTIC_WATCHDOG_INTERRUPT", "ERR_SEMANTIC_DEADLOCK", "ERR_BUDGET_EXHAUSTED"):
+        assert said.count(words) > 3, words
+    assert "AGENT repairs" in said
+    assert "-r2 <- success" in said
+
+
 def test_the_schedules_reach_gates_the_outbox_and_every_fault_of_the_disk() -> None:
     bad_disk = directed()[-1]
     reports = [play_seed(seed) for seed in range(600)] + [play(bad_disk, random.Random(n), []) for n in range(100)]

@@ -121,6 +121,9 @@ class World:
     causes: list[str] = field(default_factory=list)
     boots: int = 0
     rewound: list[str] = field(default_factory=list)
+    tried: set[str] = field(default_factory=set)
+    repaired: set[str] = field(default_factory=set)
+    interrupts: int = 0
     contained_at: float | None = None
     looks: list[tuple[float, str, str]] = field(default_factory=list)
 
@@ -165,6 +168,7 @@ class World:
                         return
             self.violate(f"{method} {target} left before its intent to undo was durable")
         for run in self.streams():
+            self._check_masked(run, target)
             if target.startswith("/tell/"):
                 self._check_release(run, target)
                 return
@@ -173,6 +177,17 @@ class World:
             if any(isinstance(r, StepIntended) and r.target == target for r, _ in self.records(run)):
                 return
         self.violate(f"{method} {target} left before its intent was durable")
+
+    def _check_masked(self, run: str, target: str) -> None:
+        """An action that was taken away from a run is not sent again, and none once it was stopped for good."""
+        state = self.durable(run)
+        if state.circles is None:
+            return
+        flying = [step for step in state.steps.values() if step.target == target and step.state.value == "intended"]
+        if any(step.action in state.circles.masked for step in flying):
+            self.violate(f"{target} was sent, and it is masked")
+        if flying and state.circles.is_deadlocked:
+            self.violate(f"{target} was sent in a run that was stopped for good")
 
     def _check_release(self, run: str, target: str) -> None:
         """What is staged leaves after the pivot, in order, and each release is durable before it (invariant 5)."""

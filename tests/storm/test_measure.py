@@ -59,6 +59,18 @@ def test_a_peak_is_the_busiest_bin_as_a_rate() -> None:
     assert peaks["mean_per_s"] == pytest.approx(2.5)
 
 
+def test_kills_and_ledgers_are_figures_too() -> None:
+    made = recording(seconds(0, 20), [])
+    made.toll = {"effects": 201, "doubled": 1, "lost": 0, "unclaimed": 2}
+    for at, back_s in ((5.0, 0.4), (8.0, 0.6), (9.0, 2.0)):
+        made.kills.add(at, 0, back_s)
+    figures = measure(made, SCENARIO)
+    assert figures["toll"] == made.toll
+    assert figures["kills"] == 3
+    assert (figures["back_p50_ms"], figures["back_max_ms"]) == (600.0, 2000.0)
+    assert figures["goodput_peak_per_s"] == 10
+
+
 def test_percentiles_and_spreads() -> None:
     assert percentile([1, 2, 3, 4], 0.5) == 2
     assert percentile([1, 2, 3, 4], 0.99) == 4

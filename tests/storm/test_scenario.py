@@ -25,6 +25,8 @@ def test_a_mistake_is_found_with_its_place_and_the_nearest_word(tmp_path: Path) 
         ("compare: [naiv]", "the book has no policy `naiv`; did you mean `naive`"),
         ("faults: [{tool: a, kind: down, start: 2s, end: 1s}]", "ends before it begins"),
         ("policies: {two words: {}}", "must be one word"),
+        ("faults: [{kind: kill, start: 1s, end: 2s}]", "write `engines: [live]`"),
+        ("faults: [{kind: down, start: 1s, end: 2s}]", "name its `tool`"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, line: str, reason: str) -> None:

@@ -67,6 +67,17 @@ def test_a_recording_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
     assert (tmp_path / "again.gz").read_bytes() == path.read_bytes()
 
 
+def test_an_agent_that_insists_waits_as_long_as_it_is_told() -> None:
+    """Its second call is due when it makes it, so that the pause counts as nobody's latency."""
+    scenario = load("outage")
+    (load_of,) = scenario.load
+    patient = dataclasses.replace(load_of, insists=1, pause=0.5, agents=1, rate=0.25, start=5.0, end=14.0)
+    recording = simulate(dataclasses.replace(scenario, seconds=20.0, load=(patient,)), OURS, 1)
+    rows = sorted(recording.calls.rows())
+    assert len(rows) == 4
+    assert [rows[1][0] - rows[0][1], rows[3][0] - rows[2][1]] == pytest.approx([0.5, 0.5])
+
+
 def test_storms_side_by_side_are_the_storms_one_after_the_other(tmp_path: Path) -> None:
     """Processes only save time."""
     scenario = dataclasses.replace(load("trip"), seconds=12.0)

@@ -1,4 +1,4 @@
-"""nginx and HAProxy from Debian as oracles: what do careful proxies send on of a request?"""
+"""nginx, HAProxy and Squid from Debian as oracles: what do careful proxies send on of a request?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.suites.rig import TOOL, program
 
 __all__ = ["PROXIES", "proxy"]
 
-PROXIES = ("seawall", "nginx", "haproxy")
+PROXIES = ("seawall", "nginx", "haproxy", "squid")
 
 NGINX = """
 daemon off; master_process off; worker_processes 1; pid FOLDER/pid; error_log FOLDER/error.log;
@@ -41,6 +41,27 @@ frontend in
 backend tool
   server tool 127.0.0.1:PORT
 """
+SQUID = """
+http_port 127.0.0.1:LISTEN accel defaultsite=gateway no-vhost
+cache_peer 127.0.0.1 parent PORT 0 no-query no-digest originserver name=tool
+cache deny all
+memory_cache_shared off
+http_access allow all
+cache_effective_user nobody
+pid_filename none
+access_log none
+cache_store_log none
+cache_log /dev/null
+forwarded_for transparent
+via off
+shutdown_lifetime 0 seconds
+max_filedescriptors 256
+"""
+_STARTS = {
+    "nginx": (NGINX, "nginx-light", ("-c", "CONFIG", "-p", "FOLDER")),
+    "haproxy": (HAPROXY, "haproxy", ("-f", "CONFIG", "-q")),
+    "squid": (SQUID, "squid", ("-N", "-n", "seawallLISTEN", "-f", "CONFIG")),
+}
 
 
 @contextlib.asynccontextmanager
@@ -53,22 +74,25 @@ async def proxy(name: str, folder: Path, port: int) -> AsyncIterator[int]:
         return
     listen = await _free_port()
     config = folder / "config"
-    text = NGINX if name == "nginx" else HAPROXY
+    text, package, arguments = _STARTS[name]
     config.write_text(text.replace("FOLDER", str(folder)).replace("LISTEN", str(listen)).replace("PORT", str(port)))
-    command = (
-        (program("nginx", "nginx-light"), "-c", config, "-p", folder)
-        if name == "nginx"
-        else (program("haproxy", "haproxy"), "-f", config, "-q")
-    )
+    filled = [
+        one.replace("CONFIG", str(config)).replace("FOLDER", str(folder)).replace("LISTEN", str(listen))
+        for one in arguments
+    ]
     with (folder / "log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(*map(str, command), stdout=log, stderr=log)
+        process = await asyncio.create_subprocess_exec(program(name, package), *filled, stdout=log, stderr=log)
     try:
         await _listening(listen, process, folder / "log")
         yield listen
     finally:
         if process.returncode is None:
+            process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), 10)
+        except TimeoutError:
             process.kill()
-        await process.wait()
+            await process.wait()
 
 
 async def _listening(port: int, process: asyncio.subprocess.Process, log: Path) -> None:

@@ -1,4 +1,4 @@
-"""Why the gateway sends on something else than nginx and HAProxy do, by reason."""
+"""Why the gateway sends on something else than nginx, HAProxy or Squid do, by reason."""
 
 from __future__ import annotations
 
@@ -44,30 +44,12 @@ _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("expectation",),
     ),
     (
-        "Hop-by-hop fields, and those that Connection names, end here (RFC 9110 section 7.6.1).",
-        (
-            "hop-by-hop fields",
-            "proxy-connection",
-            "an upgrade",
-            "proxy credentials",
-        ),
-    ),
-    (
         "No agent is believed about whom it speaks for (`forwarded`, ADR 0112).",
         ("forwarded",),
     ),
     (
         "`Seawall-*` is between agent and gateway.",
         ("our own fields",),
-    ),
-    (
-        "Two ways of framing one body are an attack (RFC 9112 section 6.1); HAProxy repairs it.",
-        (
-            "length and chunks",
-            "chunks and length",
-            "the same length twice",
-            "list of lengths",
-        ),
     ),
     (
         "Refused by all, with other statuses.",
@@ -78,6 +60,11 @@ _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "chunked behind a vertical tab",
             "head of 60 KB",
             "the preface of HTTP/2",
+            "two lengths",
+            "signed length",
+            "length in hexadecimal",
+            "huge length",
+            "chunked twice",
         ),
     ),
     (
@@ -175,11 +162,51 @@ _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "What follows a request for a WebSocket is never HTTP; nginx goes on with the smuggled request.",
+        "A GET may have a body (RFC 9110 section 9.3.1); Squid takes none.",
+        ("body of a GET",),
+    ),
+    (
+        "Refused; Squid hangs up without an answer.",
+        (
+            "negative chunk",
+            "chunk size beyond 64 bits",
+            "chunk size with a prefix",
+            "chunk without its end",
+        ),
+    ),
+    (
+        "Refused as RFC 9112 sections 2.2, 3 and 3.2 ask; Squid mends it.",
+        (
+            "bare CR in a value",
+            "two hosts",
+            "tab in the target",
+        ),
+    ),
+    (
+        "Two ways of framing one body are an attack (RFC 9112 section 6.1); HAProxy repairs it, Squid lets it through.",
+        (
+            "length and chunks",
+            "chunks and length",
+            "the same length twice",
+            "list of lengths",
+        ),
+    ),
+    (
+        "What follows a request for a WebSocket is never HTTP; nginx and Squid go on with the smuggled request.",
         ("smuggled behind a websocket",),
     ),
     (
-        "More than 128 fields are refused (`limits.header_fields`); nginx has no such bound.",
+        "Hop-by-hop fields, and those that Connection names, end here (RFC 9110 section 7.6.1); so in Squid, "
+        "for the most part.",
+        (
+            "hop-by-hop fields",
+            "proxy-connection",
+            "an upgrade",
+            "proxy credentials",
+        ),
+    ),
+    (
+        "More than 128 fields are refused (`limits.header_fields`); nginx and Squid have no such bound.",
         ("200 fields",),
     ),
 )

@@ -1,6 +1,6 @@
-"""What reaches a tool of odd and hostile requests: behind the gateway, nginx and HAProxy, byte by byte, held against a page.
+"""What reaches a tool of odd and hostile requests, behind the gateway, nginx, HAProxy and Squid, against a page.
 
-The raw origin records what it is sent. Where the gateway's bytes are not those of both others, the difference has a reason
+The raw origin records what it is sent. Where the gateway's bytes are not those of all others, the difference has a reason
 below; a reason that is not needed any more, or a difference without one, fails. `python -m tests.suites.test_bytes` prints
 the page.
 """
@@ -20,9 +20,10 @@ from tests.suites.reasons import REASONS
 from tests.suites.rig import ROOT
 
 PAGE = ROOT / "docs/suites/bytes.md"
-QUIET_S = 1.0
+QUIET_S = 2.0
 SILENT_S = 10.0
 OWN = (b"host", b"connection", b"via")
+OF_SQUID = (b"cache-control: max-age=259200", b"surrogate-capability:")
 
 
 class Recorder:
@@ -102,9 +103,9 @@ def shape(request: bytes) -> str:
     """Return a request as it came, less what is every proxy's own: Host, Connection, Via, the version, case of names."""
     head, _, body = request.partition(b"\r\n\r\n")
     line, *fields = head.split(b"\r\n")
-    named = [field.partition(b":") for field in fields]
+    named = [field.partition(b":") for field in fields if not field.lower().startswith(OF_SQUID)]
     kept = sorted((name.lower(), value) for name, _, value in named if name.strip().lower() not in OWN)
-    parts = [line.rsplit(b" ", 1)[0], *(b"%b:%b" % field for field in kept[:10])]
+    parts = [line.rsplit(b" ", 1)[0].replace(b" /tool/", b" /", 1), *(b"%b:%b" % field for field in kept[:10])]
     if len(kept) > 10:
         parts.append(b"%d fields more" % (len(kept) - 10))
     if body:
@@ -124,21 +125,20 @@ def page(found: dict[str, dict[str, str]]) -> str:
     lines = [
         "# What reaches a tool of odd and hostile requests",
         "",
-        "A raw origin behind the gateway, nginx 1.22 and HAProxy 2.6 (Debian 12, as they come, one route) records what it",
-        "is sent. A cell is what reached it, or the status that the proxy answered by itself. Left out is what is every",
-        "proxy's own: Host (the tool's here and in nginx, the client's in HAProxy), Connection, Via (added here alone), the",
-        "version (always 1.1), and the case of names (kept here and in nginx, lower in HAProxy). Held up to date by",
+        "A raw origin behind the gateway, nginx 1.22, HAProxy 2.6 and Squid 5.7 (Debian 12, nearly as they come, one route)",
+        "records what it is sent. A cell is what reached it, or the status that the proxy answered by itself. Left out is",
+        "what is every proxy's own: Host, Connection, Via (added here; off in Squid), the version (always 1.1), the",
+        "case of names (lower in HAProxy), Squid's Cache-Control and Surrogate-Capability, and the path's prefix. Kept by",
         "`tests/suites/test_bytes.py`, which fails on a difference without a reason, too, and the other way round.",
         "",
-        f"{len(CORPUS)} requests; {len(CORPUS) - len(differing)} come out the same in all three.",
+        f"{len(CORPUS)} requests; {len(CORPUS) - len(differing)} come out the same in all four.",
         "",
         "## Where they differ",
         "",
-        "| request | here | nginx | HAProxy | why |",
-        "|---|---|---|---|---|",
+        "| request | here | nginx | HAProxy | Squid | why |",
+        "|---|---|---|---|---|---|",
         *(
-            f"| {case} | {_cell(ours[case])} | {_cell(found['nginx'][case])} | {_cell(found['haproxy'][case])} "
-            f"| {REASONS.get(case, '**unnamed**')} |"
+            f"| {case} | {' | '.join(_cell(found[name][case]) for name in PROXIES)} | {REASONS.get(case, '**unnamed**')} |"
             for case in differing
         ),
         "",

@@ -49,6 +49,8 @@ def report_everything(telemetry: Telemetry) -> None:
     telemetry.step_changed("run-1", 1, "hold", "compensated", tier="compensable")
     telemetry.trajectory_changed("run-1", "aborted_clean")
     telemetry.journal_committed(7, 0.002)
+    telemetry.loop_found(call, "REPEATED_FAILURE_DETECTED", "interrupt", 0.5)
+    telemetry.entropy_seen(call, 2.5)
     telemetry.background_failed("sweeper", ValueError("x"))
 
 
@@ -74,7 +76,7 @@ def test_names_follow_the_conventions_that_promtool_checks():
         assert row.name.endswith("_total") == (row.kind == "counter")
         assert not row.name.endswith(("_ms", "_milliseconds", "_count", "_sum", "_bucket"))
         if row.kind == "histogram":
-            assert row.name.endswith("_seconds")
+            assert row.name.endswith(("_seconds", "_bits"))
             assert list(row.buckets) == sorted(row.buckets)
         assert row.help.endswith(".")
         assert not {"agent", "trajectory", "run", "operation"} & set(row.labels)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.saga import Freeze, Open
-from gateway.core.trajectory import Phase
+from gateway.core.codes import Code
+from gateway.core.manifest import TimeoutSettings
+from gateway.core.records import RecordedReply
+from gateway.core.saga import Begin, Commit, Complete, Freeze, Open
+from gateway.core.trajectory import Phase, StepState
+from gateway.core.views import trajectory_view
 from gateway.journal.memory import MemoryJournal
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.telemetry import Telemetry
 from gateway.workers.janitor import Janitor
+from tests.builders import catalog_of, operation_of, tool_of
 from tests.fakes import FakeClock
 
 
@@ -49,3 +54,26 @@ async def test_thousands_of_frozen_runs_do_not_starve_one_that_is_due() -> None:
     for _ in range(4):
         await desk.janitor.run_once(desk.clock.now() + 61.0)
     assert due.state.phase is Phase.SUCCEEDED, "a thousand a pass"
+
+
+async def test_a_step_that_runs_twice_its_time_needs_recovery() -> None:
+    """Seed 003: never "wait on"."""
+    desk = Desk()
+    run = await desk.open("r1", ttl_s=None)
+    operation = operation_of("hold", timeouts=TimeoutSettings(total=10.0))
+    desk.janitor = Janitor(desk.runs, desk.clock, Telemetry(), catalog=lambda: catalog_of(tool_of("pay", operation)))
+    begin = Begin(tool="pay", operation=operation, action="aa", fingerprint="f", method="POST", target="/", salt=b"s")
+    assert await desk.runs.decided(run, begin) is None
+    run.busy.add(1)
+    await desk.clock.advance(20.0)
+    await desk.janitor.run_once(desk.clock.now())
+    assert run.state.needs_recovery == []
+    await desk.clock.advance(0.1)
+    await desk.janitor.run_once(desk.clock.now())
+    assert (run.state.needs_recovery, run.state.steps[1].state) == ([1], StepState.IN_DOUBT)
+    assert trajectory_view(run.state)["needs_recovery"] == [1]
+    refusal = await desk.runs.decided(run, Commit())
+    assert refusal is not None
+    assert refusal.code is Code.OUTCOME_UNKNOWN
+    assert await desk.runs.decided(run, Complete(step=1, reply=RecordedReply(status=200))) is None
+    assert run.state.needs_recovery == [], "an answer that comes after all settles it"
