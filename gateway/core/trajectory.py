@@ -793,7 +793,10 @@ def _resolved(state: Trajectory, record: StepResolved, at: int) -> None:
         return
     step.state, step.order, step.committed_at = StepState.COMMITTED, state.version + 1, at
     state.released.discard(step.number)
-    step.is_delivered = True
+    if not step.is_staged:
+        # Its agent was only ever told that nobody knows: a repeat of its call is told now, and does nothing anew.
+        step.is_delivered = False
+        state.undelivered.add(step.number)
     if step.number == state.pivot:
         _no_way_back(state)
     elif step.tier is Tier.COMPENSABLE and not state.is_past_pivot:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import assert_never
 
+import orjson
+
 from gateway.clock import Clock
 from gateway.core.call import Call, Handler, Lane
 from gateway.core.codes import Code, Dispatched
@@ -233,6 +235,8 @@ class IdempotencyStage:
             recorded = await self._recorded(run, step.number)
         except JournalUnavailable as error:
             return _unavailable(call, error)
+        if recorded is None:
+            return _landed_by_hand(step)
         if recorded.bad is not None:
             return Rejected(postcondition_refusal(call, recorded.bad))
         inline = recorded.reply.inline_body()
@@ -242,7 +246,8 @@ class IdempotencyStage:
         )
         return Success(reply, is_replay=True)
 
-    async def _recorded(self, run: Run, number: int) -> StepCommitted:
+    async def _recorded(self, run: Run, number: int) -> StepCommitted | None:
+        """Return the record of a step's outcome; None where a person found out that it landed, and nobody has its answer."""
         for pending in list(run.pending):
             await asyncio.wait((pending,))
             if not pending.cancelled() and pending.exception() is not None:
@@ -254,11 +259,20 @@ class IdempotencyStage:
                     return record
         if run.is_lost:
             raise JournalUnavailable(f"run {run.state.id} has to be read again after a failed write")
+        if run.state.steps[number].resolved is not None:
+            return None
         raise JournalCorrupt(f"run {run.state.id} has no record of the outcome of step {number}")
 
     def statistics(self) -> dict[str, int]:
         """Return how many distinct calls are in flight."""
         return {"flights": len(self._flights)}
+
+
+def _landed_by_hand(step: Step) -> Success:
+    """Return what a repeat of a call gets that a person says has landed."""
+    told = {"settled": "landed", "detail": step.detail}
+    headers = ((b"Content-Type", b"application/json"), (b"Seawall-Settled", b"landed"))
+    return Success(Reply(200, b"OK", headers, BytesBody(orjson.dumps(told))), is_replay=True)
 
 
 def _ended(run: Run, number: int) -> Recalled:

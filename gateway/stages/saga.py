@@ -77,18 +77,28 @@ class SagaStage:
             outcome = await proceed(call)
         except BaseException as error:
             if call.step is not None and not was_in_doubt:
-                self._note_broken_off(run, call, error)
+                self._note_broken_off(self._home(run, call), call, error)
             raise
         else:
             if call.step is None or (call.operation.is_staged and not is_settling):
                 return outcome
             if was_in_doubt and call.is_in_doubt:
                 outcome = await _concluded(call, outcome)
-            return await self._record(run, call, outcome)
+            return await self._record(self._home(run, call), call, outcome)
         finally:
             if call.step is not None:
+                run = self._home(run, call)
                 run.busy.discard(call.step)
                 run.notify()
+
+    def _home(self, run: Run, call: Call) -> Run:
+        """Return the run that the call's step lies in: while the call waited (for people, in a queue) a write of its run may
+        have failed, and its step was intended in the run read anew."""
+        if not run.is_lost:
+            return run
+        current = self._trajectories.get(call.trajectory)
+        step = None if current is None or call.step is None else current.state.steps.get(call.step)
+        return current if current is not None and step is not None and step.key == call.key else run
 
     async def _record(self, run: Run, call: Call, outcome: Outcome) -> Outcome:
         try:

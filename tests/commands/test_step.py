@@ -23,6 +23,20 @@ async def test_a_step_in_doubt_is_what_the_person_found(tmp_path: Path, verdict:
         assert run["steps"][0]["detail"] == f"{verdict.replace('_', ' ')}, says ann: seen in the console"
 
 
+async def test_the_agent_of_a_step_that_a_person_found_done_is_told_so_and_does_it_no_second_time(
+    tmp_path: Path,
+) -> None:
+    """Found by the simulation: its repeat was taken for a new call, or broke on the missing answer."""
+    async with at_work(tmp_path) as ann:
+        await ann.doubtful()
+        await ann("step", "resolve", "r1", "1", "--as", "landed", *SEEN)
+        sent = len(ann.origin.requests)
+        again = await act(ann.running.agent, "warm")
+        assert (again.status, again.get("seawall-settled"), again.get("seawall-step")) == (200, "landed", "1")
+        assert again.json == {"settled": "landed", "detail": "landed, says ann: seen in the console"}
+        assert len(ann.origin.requests) == sent
+
+
 async def test_what_could_not_be_undone_is_undone_by_hand_or_tried_again(tmp_path: Path) -> None:
     async with at_work(tmp_path) as ann:
         await ann.corrupted()

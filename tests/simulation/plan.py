@@ -64,7 +64,8 @@ class Plan:
     `cut_after_s`: an operator aborts the run then, whatever it is doing. A reckless agent goes on past unknown outcomes.
     A peer is another agent that looks at what this one makes; `is_contained`: somewhere on the way the run is quarantined.
     `rewind`: a savepoint is taken after the first of the two groups, and rewound to after the second, once. The verifier is
-    content from `green[0]` to `green[1]`, seconds since the start.
+    content from `green[0]` to `green[1]`, seconds since the start. `is_mended`: somebody looks after a frozen run, finds out
+    what became of its steps, undoes and does by hand what the tools refused, and lets it go on.
     `stubborn` is sent again whatever is said of it, with one of `fixes` in between while there are any. `repairs` are the
     corrected calls that are tried in turn once an item was refused for good. `caps` are the run's budget.
     """
@@ -88,6 +89,7 @@ class Plan:
     approved: frozenset[str] = frozenset()
     green: tuple[float, float] = (0.0, float("inf"))
     disk_faults: int = 0
+    is_mended: bool = False
     stubborn: str | None = None
     fixes: tuple[Action, ...] = ()
     repairs: dict[str, tuple[Action, ...]] = field(default_factory=dict)
@@ -154,6 +156,7 @@ def drawn(rng: random.Random) -> Plan:
         refused_undo=refused,
         refused_tell=frozenset({rng.choice(told)}) if told and rng.random() < 0.1 else frozenset(),
         disk_faults=rng.choice((0, 0, 0, 1, 3, 8)),
+        is_mended=rng.random() < 0.6,
         **more,
     )
     # Drawn from the plan itself, so that a seed is the schedule that it was before there were loops.

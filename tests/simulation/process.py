@@ -21,7 +21,7 @@ from gateway.core.message import BytesBody, Request
 from gateway.core.outcome import Failed, Outcome, Refusal, Rejected, Success, is_result
 from gateway.core.saga import Abort, Commit, Open, Rewind, Savepoint
 from gateway.core.tool import Catalog
-from gateway.core.trajectory import Phase
+from gateway.core.trajectory import Phase, Step, StepState
 from gateway.ingress.desk import Desk
 from gateway.journal import Conflict, JournalError, JournalUnavailable
 from gateway.journal.containment import ContainmentLog
@@ -61,6 +61,7 @@ __all__ = ["Process", "catalog"]
 RUN = "r"
 START_S = 1_000.0
 SALT = b"s" * 32
+MENDED_MOST = 3
 
 
 _MOOT = (Code.TRAJECTORY_FROZEN, Code.QUARANTINED, Code.TRAJECTORY_CLOSED, Code.PIVOT_ORDER)
@@ -202,7 +203,7 @@ class Process:
         self.trajectories.on_finalizing = lambda name: asyncio.get_running_loop().call_soon(self.finalizer.wake, name)
         self.trajectories.on_unwinding = lambda: asyncio.get_running_loop().call_soon(self.unwinder.run_once)
         self._resume()
-        others = [self.settler.run(), self.escalator.run(), self._cut(), self._people(), self._peer()]
+        others = [self.settler.run(), self.escalator.run(), self._cut(), self._people(), self._peer(), self._mend()]
         tasks = [asyncio.ensure_future(each) for each in others]
         await self._act()
         await self._wait_over()
@@ -278,6 +279,41 @@ class Process:
                 raise answer
         if not any(isinstance(answer, JournalError) for answer in answers):
             self.world.clicked.add((approval.id, person.name))
+
+    async def _mend(self) -> None:
+        """Whoever looks after a frozen run: nothing is under way any more when they look."""
+        while self._is_mended:
+            await self.clock.sleep(5.0)
+            run = self.trajectories.get(RUN)
+            if run is None or run.state.phase is not Phase.FROZEN or run.state.in_flight:
+                continue
+            await self.clock.sleep(20.0)
+            with contextlib.suppress(JournalError):
+                for step in list(run.state.steps.values()):
+                    verdict = self._found(step)
+                    if verdict is not None:
+                        told = await self.desk.resolve_step(RUN, step.number, verdict, "seen", "ann")
+                        self.world.note(f"ann finds step {step.number} {verdict} <- {getattr(told, 'code', 'noted')}")
+                told = await self.desk.release(RUN, None, "ann", "mended")
+                self.world.note(f"ann releases <- {getattr(told, 'code', 'noted')}")
+                self.world.mended += 1
+
+    def _found(self, step: Step) -> str | None:
+        """What a person finds out about a step, having seen to it by hand where a tool refused for good."""
+        world, item = self.world, step.target.split("/")[2]
+        done = [e for e in world.ledger if e.item == item and e.kind != "undone"]
+        match step.state:
+            case StepState.IN_DOUBT:
+                return "landed" if done else "not_landed"
+            case StepState.COMPENSATION_FAILED:
+                if len(world.effects(item, "undone")) < len(done):
+                    world.enter("undone", item)
+                return "not_landed"
+            case StepState.DEFERRED if item in world.refused_tell:
+                if not done:
+                    world.enter("told", item)
+                return "landed"
+        return None
 
     # --- the agent: lives outside, so what it knows is in the world
 
@@ -421,11 +457,9 @@ class Process:
         done = [s for s in steps if s.state.value in ("committed", "compensating", "compensated", "skipped")]
         if not done:
             raise Violation(f"the agent has the result of {action.item}, and the disk does not")
-        if (
-            done[-1].tier is Tier.COMPENSABLE
-            and done[-1].compensator is None
-            and not state.is_past_pivot | state.is_over
-        ):
+        # What a person found has no answer to bind it from; what is past its pivot needs none.
+        is_bound = done[-1].compensator is not None or done[-1].resolved is not None
+        if done[-1].tier is Tier.COMPENSABLE and not is_bound and not state.is_past_pivot | state.is_over:
             raise Violation(f"the agent has the result of {action.item}, and its compensator is not on the disk")
 
     async def _abort(self, reason: str) -> None:
@@ -433,6 +467,9 @@ class Process:
             refusal = await self._decided(await self._run(), Abort(reason=reason))
             self.world.note(f"AGENT abort <- {None if refusal is None else refusal.code}")
             if refusal is None or refusal.code in _OVER:
+                if refusal is not None and self._may_go_on(refusal):
+                    await self.clock.sleep(30.0)
+                    continue
                 return None
             if refusal.code is Code.PIVOT_ORDER:
                 return await self._commit()
@@ -457,7 +494,7 @@ class Process:
             await self.clock.sleep(5.0)
             run = await self._run()
         if refusal is None:
-            while (await self._shown()) is Phase.COMPENSATING:
+            while (phase := await self._shown()) is Phase.COMPENSATING or (phase is Phase.FROZEN and self._is_mended):
                 await self.clock.sleep(5.0)
             if (await self._shown()) is Phase.PREPARING:
                 self.world.note(f"AGENT rewound past {later}")
@@ -466,9 +503,19 @@ class Process:
     async def _commit(self) -> None:
         for _ in range(200):
             refusal = await self._decided(await self._run(), Commit())
-            if refusal is None or refusal.code in _OVER:
+            if refusal is None or (refusal.code in _OVER and not self._may_go_on(refusal)):
                 return
             await self.clock.sleep(30.0)
+
+    def _may_go_on(self, refusal: Refusal) -> bool:
+        """Whether somebody may yet let the frozen run go on."""
+        return self._is_mended and refusal.code is Code.TRAJECTORY_FROZEN
+
+    @property
+    def _is_mended(self) -> bool:
+        plan = self.plan  # what a loop or a budget stopped is not for this person
+        is_theirs = plan.is_mended and not (plan.stubborn or plan.repairs or plan.caps)
+        return is_theirs and self.world.mended < MENDED_MOST
 
     async def _run(self) -> Run:
         """The run, made if it is new, once the disk lets us know."""
@@ -500,7 +547,8 @@ class Process:
         """The run is over when it is closed or frozen, and the messages under way have arrived."""
         for _ in range(2000):
             run = await self._run()
-            if not run.state.version or run.state.phase in (Phase.SUCCEEDED, Phase.ABORTED_CLEAN, Phase.FROZEN):
+            ends = (Phase.SUCCEEDED, Phase.ABORTED_CLEAN, *(() if self._is_mended else (Phase.FROZEN,)))
+            if not run.state.version or run.state.phase in ends:
                 break
             await self.clock.sleep(10.0)
         await self.clock.sleep(30.0)

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from gateway.core.records import CompensationCompleted, TrajectoryRewound
+from gateway.core.records import CompensationCompleted, SavepointTaken, TrajectoryRewound
 from gateway.core.trajectory import Phase, StepState, Trajectory
 from gateway.journal import JournalError
 from tests.simulation.loop import Crash, SimLoop
@@ -136,7 +136,8 @@ def check(world: World, plan: Plan, state: Trajectory) -> None:
         case Phase.SUCCEEDED:
             if undone and not was_rewound:
                 raise Violation(f"the run is committed, and undone: {sorted(undone)}")
-            if wrong := [item for item in undone if item in world.acked and item not in world.rewound + standing]:
+            rewound = _rewound(world, state)
+            if wrong := [item for item in undone if item in world.acked and item not in [*rewound, *standing]]:
                 raise Violation(f"the run is committed, and undone: {wrong}")
             if left := [item for item in world.rewound if item in standing]:
                 raise Violation(f"the run was rewound, and {left} still stands")
@@ -150,19 +151,32 @@ def check(world: World, plan: Plan, state: Trajectory) -> None:
         case Phase.ABORTED_CLEAN:
             if unsaid := [s.number for s in state.steps.values() if s.is_to_undo]:
                 raise Violation(f"the run is aborted cleanly, and the record says nothing of steps {unsaid}")
-            if standing or told:
-                raise Violation(f"the run is aborted cleanly, and {standing or told} still stands")
+            residue = {step.target.split("/")[2] for step in state.steps.values() if step.is_residue and step.resolved}
+            if left := [item for item in standing if item not in residue] or told:
+                raise Violation(f"the run is aborted cleanly, and {left} still stands")
         case Phase.FROZEN:
             if not plan.may_freeze:
                 raise Violation(f"the run is frozen for no reason that a person could mend: {state.reason}")
             if not state.incident or not state.reason:
                 raise Violation("the run is frozen without saying why")
         case _:
-            if state.version and (state.steps or state.phase is not Phase.PREPARING):
+            if state.steps:
                 raise Violation(f"the run never ended: it is {state.phase}")
     for step in state.steps.values():
         if step.state is StepState.COMPENSATED and not step.compensator:
             raise Violation(f"step {step.number} is undone by a call that was never bound")
+
+
+def _rewound(world: World, state: Trajectory) -> set[str]:
+    """What a rewind took back, whether its agent lived to see it or not."""
+    savepoints, items = dict[str, int](), set[str]()
+    for position, (record, _) in enumerate(world.records(RUN), 1):
+        if isinstance(record, SavepointTaken):
+            savepoints[record.name] = position
+        elif isinstance(record, TrajectoryRewound):
+            since = savepoints[record.savepoint]
+            items |= {s.target.split("/")[2] for s in state.steps.values() if since < s.intended < position}
+    return items
 
 
 EQUAL_NOES = 3

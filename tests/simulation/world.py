@@ -114,6 +114,7 @@ class World:
     said: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
     clicked: set[tuple[str, str]] = field(default_factory=set)
     baited: set[str] = field(default_factory=set)
+    mended: int = 0
     violations: list[str] = field(default_factory=list)
     bugs: list[str] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
@@ -280,14 +281,14 @@ class World:
                 return 409, {"error": "cannot be undone"}
             if not is_keyed and len(self.effects(item, "undone")) >= max(1, len(self.effects(item))):
                 return 404, {"error": "gone already"}
-            self._enter("undone", item)
+            self.enter("undone", item)
             return 200, {}
         if verb == "tell" and item in self.refused_tell:
             return 422, {"error": "nobody wants to hear that"}
-        self._enter(_EFFECTS.get(verb, "made"), item)
+        self.enter(_EFFECTS.get(verb, "made"), item)
         return 200, {"id": f"id-{item}"}
 
-    def _enter(self, kind: str, item: str) -> None:
+    def enter(self, kind: str, item: str) -> None:
         entry = Entry(kind, item, self.now, len(self.ledger))
         self.ledger.append(entry)
         self.note(f"LEDGER {kind} {item}")

@@ -14,6 +14,7 @@ from gateway.core.expression import Environment
 from gateway.core.manifest import ApprovalPolicy, ApprovalSettings, Tier
 from gateway.core.outcome import Outcome, Refusal, Rejected, Success
 from gateway.core.tool import Gate, Operation
+from gateway.journal import JournalUnavailable
 from tests.builders import operation_of
 from tests.stages.gate_rig import GateRig
 
@@ -55,6 +56,23 @@ async def test_a_waiting_call_is_let_through_by_the_last_vote_with_its_whole_tim
     await rig.vote("bob")
     assert isinstance(await rig.clock.finish(waiting), Success)
     assert call.deadline > rig.clock.now(), "people's time is not the call's"
+
+
+async def test_the_outcome_of_a_call_that_waited_while_its_run_was_read_anew_is_recorded() -> None:
+    """Found by the simulation: a vote could not be written, the run was read again, and the outcome went to the old one: the
+    agent had the answer of its pivot, and the journal never did."""
+    rig = GateRig()
+    waiting = asyncio.ensure_future(rig.pipeline(rig.make(operation=pivot(), wait_s=300.0)))
+    await rig.clock.settle()
+    rig.journal.break_down()
+    with pytest.raises(JournalUnavailable):
+        await rig.vote("ann")
+    rig.journal.mend()
+    await rig.vote("ann")
+    await rig.vote("bob")
+    assert isinstance(await rig.clock.finish(waiting), Success)
+    assert [entry.kind for entry in await rig.journal.read("r1")][-2:] == ["StepIntended", "StepCommitted"]
+    assert not rig.state().in_flight
 
 
 async def test_a_waiting_call_gives_up_at_its_own_time_and_is_held_on() -> None:
