@@ -24,7 +24,7 @@ from gateway.core.outcome import Refusal
 from gateway.core.tool import Operation
 from gateway.core.trajectory import Step, StepState, Trajectory
 
-__all__ = ["cleared", "closed_gate", "lease_problems", "run_env", "snapshot"]
+__all__ = ["cleared", "closed_gate", "lease_problems", "leases", "run_env", "snapshot"]
 
 
 def snapshot(state: Trajectory) -> str:
@@ -35,19 +35,25 @@ def snapshot(state: Trajectory) -> str:
     return digest.hexdigest()
 
 
+def leases(state: Trajectory) -> list[Step]:
+    """Return the step that each lease of the run rests on: of those that gave or renewed it, the one that lasts longest."""
+    latest: dict[str, Step] = {}
+    for number in sorted(state.leases):
+        step = state.steps[number]
+        if step.lease is not None and step.state is StepState.COMMITTED:
+            known = latest.get(step.lease)
+            if known is None or (step.lease_until or 0) >= (known.lease_until or 0):
+                latest[step.lease] = step
+    return list(latest.values())
+
+
 def lease_problems(state: Trajectory, at: int | None, margin_s: float = 0.0) -> list[str]:
     """Return what is wrong with the leases of the run: a sentence for each that does not last until `at` plus the margin.
 
     `at` is UTC milliseconds; without it every lease counts as over.
     """
-    latest: dict[str, Step] = {}
-    for step in state.steps.values():
-        if step.lease is not None and step.state is StepState.COMMITTED:
-            known = latest.get(step.lease)
-            if known is None or (step.lease_until or 0) >= (known.lease_until or 0):
-                latest[step.lease] = step
     problems = []
-    for step in latest.values():
+    for step in leases(state):
         left_s = ((step.lease_until or 0) - at) / 1000 if at is not None else 0.0
         if not step.lease_until:
             problems.append(f"nobody knows how long what step {step.number} ({step.operation}) gave is good for")

@@ -244,6 +244,7 @@ class Trajectory:
         version: records folded so far; the `expected` of the next append.
         actions, callers: latest step of each action digest and of each caller's key.
         in_flight, in_doubt, unbound: numbers of the steps that are so, for the pivot's gate in constant time.
+        leases: numbers of the steps whose effect is good for a time only, undone ones among them.
         pivot: the pivot step from its intent on, unless it failed.
         budget, usage: caps by name; what was spent of them beside what the steps and reads themselves tell.
         reports: names of the latest reports of usage, each of which counts once.
@@ -285,6 +286,7 @@ class Trajectory:
     in_flight: set[int] = field(default_factory=set)
     in_doubt: set[int] = field(default_factory=set)
     unbound: set[int] = field(default_factory=set)
+    leases: set[int] = field(default_factory=set)
     undelivered: set[int] = field(default_factory=set)
     newly_delivered: list[int] = field(default_factory=list)
     pivot: int | None = None
@@ -687,6 +689,8 @@ def _committed(state: Trajectory, record: StepCommitted, at: int) -> None:
     if state.blocked and record.bad is None and (blocked := state.blocked.get((step.tool, step.operation))):
         blocked.attempts = 0
     step.lease, step.lease_until, step.leak = record.lease, record.lease_until, record.leak
+    if record.lease is not None:
+        state.leases.add(step.number)
     if step.number in state.released:
         state.released.discard(step.number)
     elif not step.is_delivered:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.core.gate import leases
 from gateway.core.saga import residue
 from gateway.core.trajectory import Step, Trajectory
 
@@ -47,6 +48,8 @@ def trajectory_view(state: Trajectory, *, with_steps: bool = True) -> dict[str, 
                 "pattern": last.pattern, "done": last.verdict, "operation": f"{last.tool}.{last.operation}",
                 "since_step": last.since_step, "times": last.times},
         }  # fmt: skip
+    if held := leases(state):
+        view["leases"] = [{"name": step.lease, "step": step.number, "until": step.lease_until or None} for step in held]
     if state.plan is not None:
         view["plan"] = [{"id": one.id, "operation": f"{one.tool}.{one.operation}", "phase": one.phase, "step": one.step}
                         for one in state.plan]  # fmt: skip

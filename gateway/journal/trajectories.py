@@ -69,19 +69,32 @@ class Run:
         state: the fold of its records; read it freely, change it only through `Trajectories`.
         is_lost: memory and journal may disagree; ask `Trajectories` for the run again.
         busy: steps that are on their way in this process.
+        leases_over: of its leases, how many people were told to be over.
         pending: appends that are not durable yet.
         touched_s: monotonic time of the last call.
         meter: what it has spent, once somebody asks; `stages/budget.py` keeps it here.
         watch: its watchdog, once it has one; `stages/watchdog.py` keeps it here, so that both end together.
     """
 
-    __slots__ = ("_watchers", "busy", "is_lost", "meter", "opening", "pending", "state", "touched_s", "watch")
+    __slots__ = (
+        "_watchers",
+        "busy",
+        "is_lost",
+        "leases_over",
+        "meter",
+        "opening",
+        "pending",
+        "state",
+        "touched_s",
+        "watch",
+    )
 
     def __init__(self, state: Trajectory, opening: Open | None, touched_s: float) -> None:
         self.state = state
         self.opening = opening
         self.is_lost = False
         self.busy: set[int] = set()
+        self.leases_over = 0
         self.pending: set[asyncio.Future[None]] = set()
         self.touched_s = touched_s
         self.meter: Meter | None = None

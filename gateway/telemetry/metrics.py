@@ -65,6 +65,7 @@ CATALOGUE = (
     Metric("gateway_bulkhead_queue_length", "scraped", ("domain",), "Calls that wait for a slot."),
     Metric("gateway_steps_total", "counter", ("tier", "state"), "Steps that went to a state."),
     Metric("gateway_compensations_total", "counter", ("result",), "Compensations that ended, well or not."),
+    Metric("gateway_leases_over_total", "counter", (), "Runs found with a lease that is over, before their pivot."),
     Metric("gateway_trajectories_total", "counter", ("state",), "Runs that went to a state."),
     Metric("gateway_trajectories_open", "scraped", ("state",), "Runs that are not over."),
     Metric("gateway_journal_commit_seconds", "histogram", (), "Time of one durable group commit.", COMMIT_SECONDS),
@@ -216,6 +217,7 @@ class Metrics:
         self.breaker_transitions = self._children("gateway_breaker_transitions_total")
         self.steps = Tally(self._made["gateway_steps_total"])
         self.compensations = self._children("gateway_compensations_total")
+        self.stale_leases: Any = self._made["gateway_leases_over_total"]
         self.trajectories = self._children("gateway_trajectories_total")
         self.loops = self._children("gateway_loops_total")
         self.entropy: Any = self._made["gateway_action_entropy_bits"]

@@ -342,6 +342,14 @@ class Telemetry:
             call.trace.span.set_attribute("seawall.action_entropy_bits", bits)
 
     @_never_raises
+    def leases_over(self, trajectory: str, problems: Iterable[str]) -> None:
+        """What steps of a run gave is good for nothing any more, and its pivot will be refused for that."""
+        self.metrics.stale_leases.inc()
+        fields = {"trajectory": trajectory, "detail": "; ".join(problems)}
+        _log.warning("leases are over", extra=fields)
+        self._tell("leases.over", **fields)
+
+    @_never_raises
     def journal_committed(self, entries: int, seconds: float) -> None:
         """One group commit."""
         self.metrics.journal_seconds.observe(seconds)

@@ -1,4 +1,5 @@
-"""Small duties that recur: closes runs that nobody closes, writes what could not be written, counts refusals into the audit.
+"""Small duties that recur: closes runs that nobody closes, tells of leases that are over, writes what could not be written,
+counts refusals into the audit.
 
 Each pass is bounded work over the live runs that are due; nothing here touches the disk on behalf of a call.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.clock import Clock
+from gateway.core.gate import lease_problems
 from gateway.core.manifest import TimeoutSettings
 from gateway.core.packet import is_overdue
 from gateway.core.saga import Abort, Commit, Doubt, Freeze
@@ -71,6 +73,8 @@ class Janitor:
         state = run.state
         if state.in_flight and not run.is_lost:
             self._give_up_overdue(run)
+        if state.leases and state.phase is Phase.PREPARING and not run.is_lost:
+            self._note_stale_leases(run)
         if run.is_lost or run.busy:
             return False
         if state.version == 0 or state.is_implicit:
@@ -98,6 +102,13 @@ class Janitor:
             if at - step.intended_at > limit_s * 1000:
                 detail = f"it ran for more than {limit_s:g} s, {OVERDUE:g} times its timeout: it needs recovery"
                 self._trajectories.decide(run, Doubt(step=number, fault=OVERDUE_FAULT, detail=detail))
+
+    def _note_stale_leases(self, run: Run) -> None:
+        """What is over cannot be had back by waiting: say so once, before somebody runs into the pivot's gate."""
+        over = lease_problems(run.state, self._trajectories.at())
+        if len(over) > run.leases_over:
+            self._telemetry.leases_over(run.state.id, over)
+        run.leases_over = len(over)
 
     def _abandon(self, run: Run, why: str = "") -> bool:
         """Nobody has touched a named run for its time to live, or ended it in time: do what it was opened with."""

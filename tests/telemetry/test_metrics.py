@@ -48,6 +48,7 @@ def report_everything(telemetry: Telemetry) -> None:
     telemetry.refused("payments", Code.UNKNOWN_TOOL)
     telemetry.step_changed("run-1", 1, "hold", "compensated", tier="compensable")
     telemetry.trajectory_changed("run-1", "aborted_clean")
+    telemetry.leases_over("run-1", ["what step 1 (hold) gave has run out 3 s ago"])
     telemetry.journal_committed(7, 0.002)
     telemetry.loop_found(call, "REPEATED_FAILURE_DETECTED", "interrupt", 0.5)
     telemetry.entropy_seen(call, 2.5)

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.codes import Code
 from gateway.core.manifest import TimeoutSettings
-from gateway.core.records import RecordedReply
+from gateway.core.records import RecordedReply, StepCommitted
 from gateway.core.saga import Begin, Commit, Complete, Freeze, Open
 from gateway.core.trajectory import Phase, StepState
 from gateway.core.views import trajectory_view
@@ -77,3 +77,24 @@ async def test_a_step_that_runs_twice_its_time_needs_recovery() -> None:
     assert refusal.code is Code.OUTCOME_UNKNOWN
     assert await desk.runs.decided(run, Complete(step=1, reply=RecordedReply(status=200))) is None
     assert run.state.needs_recovery == [], "an answer that comes after all settles it"
+
+
+async def test_a_lease_that_is_over_is_told_of_once_before_the_pivot_meets_it() -> None:
+    desk, telemetry = Desk(), Telemetry(keep_events=10)
+    desk.janitor = Janitor(desk.runs, desk.clock, telemetry)
+    run = await desk.open("r1", ttl_s=None)
+    operation = operation_of("lock")
+    begin = Begin(tool="pay", operation=operation, action="aa", fingerprint="f", method="POST", target="/", salt=b"s")
+    assert await desk.runs.decided(run, begin) is None
+    until = desk.clock.at() + 5000
+    committed = StepCommitted(step=1, reply=RecordedReply(status=200), lease="pay:lock", lease_until=until)
+    await desk.runs.record(run, [committed])
+    assert trajectory_view(run.state)["leases"] == [{"name": "pay:lock", "step": 1, "until": until}]
+    await desk.janitor.run_once(desk.clock.now())
+    await desk.clock.advance(5.1)
+    for _ in range(3):
+        await desk.janitor.run_once(desk.clock.now())
+    told = [event.fields for event in telemetry.timeline.recent() if event.kind == "leases.over"]
+    assert told == [{"trajectory": "r1", "detail": "what step 1 (lock) gave has run out 0 s ago"}]
+    assert b"gateway_leases_over_total 1.0" in telemetry.render()
+    assert run.state.phase is Phase.PREPARING, "a new lease of that name may yet be had"
