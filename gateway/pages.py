@@ -160,7 +160,7 @@ def watchdogs_page() -> str:
              f"metrics measured again after {settings.epoch} changes, none of them better",
              "`METRIC_STAGNATION_DETECTED`: busy, and nothing improves", "a comparison a metric"),
             ("entropy", f"Shannon entropy of the last {settings.window} actions",
-             "reported only: `gateway_action_entropy_bits`, `seawall.action_entropy_bits` on spans, the run's `watchdog`",
+             "reported only: `gateway_action_entropy`, `seawall.action_entropy_bits` on spans, the run's `watchdog`",
              "a sum, kept up to date"),
         )),
         "",

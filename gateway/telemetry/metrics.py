@@ -75,7 +75,7 @@ CATALOGUE = (
     Metric("gateway_journal_healthy", "scraped", (), "1 if the journal can be expected to take entries."),
     Metric("gateway_loops_total", "counter", ("pattern", "done"),
            "Calls with which a run would have gone on in circles, by what was seen and what was done about it."),
-    Metric("gateway_action_entropy_bits", "histogram", (),
+    Metric("gateway_action_entropy", "histogram", (),
            "Entropy of the recent actions of runs: near zero where a run does one thing over and over.", ENTROPY_BITS),
     Metric("gateway_background_failures_total", "counter", ("where",), "Errors outside any call."),
     Metric("gateway_build_info", "gauge", ("version", "python"), "Always 1; the labels name the build."),
@@ -220,7 +220,7 @@ class Metrics:
         self.stale_leases: Any = self._made["gateway_leases_over_total"]
         self.trajectories = self._children("gateway_trajectories_total")
         self.loops = self._children("gateway_loops_total")
-        self.entropy: Any = self._made["gateway_action_entropy_bits"]
+        self.entropy: Any = self._made["gateway_action_entropy"]
         self.background_failures = self._children("gateway_background_failures_total")
         reaper.tallies += (self.calls, self.attempts, self.steps)
         self.journal_seconds: Any = self._made["gateway_journal_commit_seconds"]

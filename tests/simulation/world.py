@@ -200,7 +200,12 @@ class World:
         if state.pivot is not None and state.steps[state.pivot].state is not StepState.COMMITTED:
             self.violate(f"{target} left before the pivot had committed")
         done = (StepState.COMMITTED, StepState.SKIPPED)
-        before = [s for s in state.steps.values() if s.is_staged and s.number < step.number and s.state not in done]
+        # What a person found not to have landed is off the list: whoever says so has seen to it, or does without it.
+        before = [
+            s
+            for s in state.steps.values()
+            if s.is_staged and s.number < step.number and s.state not in done and s.resolved is None
+        ]
         if before:
             self.violate(f"{target} left before {[s.target for s in before]}, which came earlier")
 
