@@ -145,7 +145,9 @@ def check(world: World, plan: Plan, state: Trajectory) -> None:
                 raise Violation(f"the run is committed with steps {sorted(state.in_doubt | state.in_flight)} unsettled")
             if dropped := [item for item in told if item in world.rewound]:
                 raise Violation(f"the run was rewound past {dropped}, which left all the same")
-            known = {entry.item for entry in world.ledger} | set(world.rewound)
+            # What a person took off the list never came to be, and somebody has seen to it.
+            seen_to = {step.target.rsplit("/", 1)[-1] for step in state.steps.values() if step.resolved == "not_landed"}
+            known = {entry.item for entry in world.ledger} | set(world.rewound) | seen_to
             if missing := [item for item in world.acked if item not in known]:
                 raise Violation(f"the agent was told of {missing}, and the tools know nothing of it")
         case Phase.ABORTED_CLEAN:
