@@ -77,7 +77,7 @@ def test_names_follow_the_conventions_that_promtool_checks():
         assert row.name.endswith("_total") == (row.kind == "counter")
         assert not row.name.endswith(("_ms", "_milliseconds", "_count", "_sum", "_bucket"))
         if row.kind == "histogram":
-            assert row.name.endswith(("_seconds", "_bits"))
+            assert row.name.endswith(("_seconds", "_entropy"))
             assert list(row.buckets) == sorted(row.buckets)
         assert row.help.endswith(".")
         assert not {"agent", "trajectory", "run", "operation"} & set(row.labels)
