@@ -79,7 +79,11 @@ manifest: |
           match: POST /items
           tier: compensable
           compensator: {request: "DELETE /items?call=${request.query.call}"}
-          probe: {request: "GET /effects?call=${request.query.call}", landed: response.json.count > 0, not_landed: response.json.count == 0, delay: 1s}
+          probe:
+            request: "GET /effects?call=${request.query.call}"
+            landed: response.json.count > 0
+            not_landed: response.json.count == 0
+            delay: 1s
 world: {ledger: {workers: 64, service: 50ms}}
 load: [{tool: ledger, arrive: steady, rate: 40, agents: 8, request: POST /items, insists: 1000, pause: 250ms, end: 7s}]
 faults: [{kind: kill, start: 1s, end: 6s, every: 1s}]
