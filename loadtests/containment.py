@@ -31,7 +31,7 @@ tools:
     operations:
       put: {{match: "PUT /files/{{name}}", tier: reversible, artifacts: {{writes: ["'file:' + params.name"]}}}}
       get: {{match: "GET /files/{{name}}", tier: read, artifacts: {{reads: ["'file:' + params.name"]}}}}
-      work: {{match: "POST /work/{{n}}", tier: reversible}}
+      work: {{match: "POST /job/{{n}}", tier: reversible}}
   leak: {{upstream: "http://127.0.0.1:{port}", domain: tools}}
 rules:
   exfiltration: {{effect: quarantine, when: "true", tools: [leak]}}
@@ -40,7 +40,7 @@ WRITES = 4
 
 
 class _Tool(asyncio.Protocol):
-    """Answers `/files/…` at once, begins a stream at `/stream`, never answers `/work/…`, and notes when each closed."""
+    """Answers `/files/…` at once, begins a stream at `/stream`, never answers `/job/…`, and notes when each closed."""
 
     def __init__(self, hanging: dict[asyncio.Protocol, float], arrived: list[str]) -> None:
         self._hanging, self._arrived = hanging, arrived
@@ -51,7 +51,7 @@ class _Tool(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         target = data.split(b" ", 2)[1]
-        if target.startswith(b"/work/"):
+        if target.startswith(b"/job/"):
             self._hanging[self] = 0.0
         elif target == b"/stream":
             self._hanging[self] = 0.0
@@ -112,7 +112,7 @@ async def round_of(number: int, listen: int, control: int, tool: tuple[dict[asyn
         agents[-1].send("PUT", f"/files/files/{name}", run, b'"x"')
         assert await agents[-1].status() == 200
         for n, agent in enumerate(agents[:WRITES]):
-            agent.send("POST", f"/files/work/{n}", run, b'{"n": %d}' % n)
+            agent.send("POST", f"/files/job/{n}", run, b'{"n": %d}' % n)
         agents[WRITES].send("GET", "/files/stream", run)
         assert await agents[WRITES].status() == 200
         while len(arrived) < WRITES + 2:
