@@ -83,10 +83,8 @@ class Stages:
         return Pipeline(
             (
                 (self.telemetry, _always),  # sees everything; turns a bug into ERR_INTERNAL
-                (
-                    self.recovery,
-                    _writes,
-                ),  # sees what the agent is about to read, refusals of every stage below included
+                # sees what the agent is about to read, refusals of every stage below included
+                (self.recovery, _writes),
                 (self.policy, PolicyStage.concerns),  # before anything is looked up: a rule's "no" costs nothing
                 # beside the rules: what a run cannot afford costs nothing; without caps it passes
                 (self.budget, _always),
@@ -97,14 +95,10 @@ class Stages:
                 (self.hold, HoldStage.concerns),  # a claim without proof stops here, with nothing spent on it
                 # before the queue: an illegal step never waits; after all attempts: one outcome, one record
                 (self.saga, _always),
-                (
-                    self.approval,
-                    _gated,
-                ),  # in front of a pivot, once the step is known to be legal; waits hold no slot
-                (
-                    self.outbox,
-                    _staged,
-                ),  # what only leaves with the pivot is kept here: gated like any call, queued by none
+                # in front of a pivot, once the step is known to be legal; waits hold no slot
+                (self.approval, _gated),
+                # what only leaves with the pivot is kept here: gated like any call, queued by none
+                (self.outbox, _staged),
                 (self.deadline, _always),  # bounds everything inside: attempts, waits, queue
                 (self.retry, _always),  # owns the attempts; each of them queues and asks the breaker anew
                 (self.admission, _always),  # one queue grants slot and rate token together; peeks at the breaker first
