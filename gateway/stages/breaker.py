@@ -18,12 +18,12 @@ from gateway.core.tool import Catalog, ToolSpec
 from gateway.egress import StreamBroken, StreamCut
 from gateway.telemetry import Telemetry
 
-__all__ = ["REMEMBERED", "BreakerStage"]
+__all__ = ["LEASE_SLACK_S", "REMEMBERED", "BreakerStage"]
 
 # Breakers are remembered in the journal under this prefix.
 REMEMBERED = "breaker/"
 # A canary is lost this long after the deadline of its call: time enough to notice the time-out and say so.
-_LEASE_SLACK_S = 1.0
+LEASE_SLACK_S = 1.0
 
 
 class BreakerStage:
@@ -44,7 +44,7 @@ class BreakerStage:
         guard = self._guard(call.tool)
         sent = self._clock.now()
         answer = guard.breaker.acquire(
-            sent, may_be_canary=_may_be_canary(call), lease_s=max(0.0, call.deadline - sent) + _LEASE_SLACK_S
+            sent, may_be_canary=_may_be_canary(call), lease_s=max(0.0, call.deadline - sent) + LEASE_SLACK_S
         )
         if answer.transitions:
             self._report(guard, answer.transitions)
