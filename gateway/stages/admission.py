@@ -28,6 +28,8 @@ from gateway.telemetry import Telemetry
 
 __all__ = ["AdmissionStage", "Pool"]
 
+_GRANTED, _FORWARD = TicketState.GRANTED, Lane.FORWARD
+
 # Floats may put the token a hair after its time; a late look finds it, an early one would have to come back.
 _DRIP_SLACK_S = 0.001
 
@@ -55,12 +57,12 @@ class AdmissionStage:
             return refused
         domain = call.tool.domain
         pool = self._pools.get(domain.name) or self._pool(domain)
-        ticket = pool.request(call.agent, call.deadline, is_ours=call.lane is not Lane.FORWARD)
+        ticket = pool.request(call.agent, call.deadline, is_ours=call.lane is not _FORWARD)
         if isinstance(ticket, AdmissionRefusal):
             return Rejected(_refusal(call, ticket))
         is_streaming = False
         try:
-            if ticket.state is not TicketState.GRANTED:
+            if ticket.state is not _GRANTED:
                 if not await pool.wait(ticket):
                     return Rejected(_refusal(call, AdmissionRefusal(Code.QUEUE_DEADLINE, pool.expected_wait_s)))
                 self._telemetry.queue_waited(call, self._clock.now() - ticket.enqueued_at)
@@ -135,7 +137,7 @@ class Pool:
             await wait_until(self._clock, future, ticket.deadline)
         finally:
             self.leave(ticket)
-        return ticket.state is TicketState.GRANTED
+        return ticket.state is _GRANTED
 
     def on_grant(self, ticket: Ticket, wake: Callable[[], object]) -> None:
         """Have `wake` called once when the ticket is granted, unless somebody is no longer interested (`leave`)."""

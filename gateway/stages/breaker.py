@@ -20,6 +20,8 @@ from gateway.telemetry import Telemetry
 
 __all__ = ["LEASE_SLACK_S", "REMEMBERED", "BreakerStage"]
 
+_NEUTRAL, _PIVOT = Verdict.NEUTRAL, Tier.PIVOT
+
 # Breakers are remembered in the journal under this prefix.
 REMEMBERED = "breaker/"
 # A canary is lost this long after the deadline of its call: time enough to notice the time-out and say so.
@@ -51,7 +53,7 @@ class BreakerStage:
         if isinstance(answer, BreakerRefusal):
             return Rejected(_refusal(call, answer))
         call.exchange_s = None
-        verdict = Verdict.NEUTRAL
+        verdict = _NEUTRAL
         try:
             outcome = await proceed(call)
             verdict = verdict_of(outcome, call.tool.breaker)
@@ -197,7 +199,7 @@ def _may_be_canary(call: Call) -> bool:
     key that the tool honours: sending it again is how the doubt is settled, and nobody else may come who could try. So may
     one that a run past its pivot has to send, where a doubt about it could be settled (docs/adr/0100-owed-canaries.md).
     """
-    if call.operation.tier is not Tier.PIVOT:
+    if call.operation.tier is not _PIVOT:
         return True
     if call.lane is Lane.FINALIZATION:
         return call.tool.idempotency is not None or call.operation.probe is not None

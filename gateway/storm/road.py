@@ -33,6 +33,7 @@ from gateway.storm.world import STANDING
 
 __all__ = ["Road"]
 
+_GRANTED, _HALF_OPEN = TicketState.GRANTED, State.HALF_OPEN
 _REFUSED = {code: Rejected(Refusal(code=code, detail="")) for code in Code}
 
 
@@ -107,10 +108,18 @@ class _Station(Station):
         self.pool = road.pool(self.tool)
         self.world = road.lab.world.tool(self.tool.name)
         self.arrived = road.lab.recording.attempts.add
+        self.budget: RetryBudget | None = None
+        self.ratio = self.tool.retry.budget_ratio
+        self.is_smeared = self.world.is_smeared
         self.first_byte_s = self.operation.timeouts.first_byte
         self.insists = load.insists > 0
         self.trials = 0
         self.known = {id(exchange): self.judged(exchange) for exchange in STANDING}
+
+    def first_budget(self) -> RetryBudget:
+        """Return the budget that the calls draw on: there is one from the first call on."""
+        self.budget = self.road.budget(self.tool)
+        return self.budget
 
     def judged(self, exchange: Reply | Broken) -> tuple[Outcome, Verdict]:
         """Return what became of an attempt, and what that says about the tool."""
@@ -134,7 +143,7 @@ class _Trip(Trip):
     def send(self, now: float) -> None:
         """Begin the first attempt, unless the agent repeats what failed and cannot afford it."""
         station = self.station
-        self.budget = station.road.budget(station.tool)
+        self.budget = station.budget or station.first_budget()
         self.attempt, self.first_sent, self.outcome, self.is_charged = 1, now, None, False
         if station.insists and station.recent.is_repeat(self, now):
             if not self.budget.charge(now):
@@ -144,7 +153,7 @@ class _Trip(Trip):
         self._queue(now)
 
     def _queue(self, now: float) -> None:
-        """Ask the breaker, then for a slot."""
+        """Ask the breaker, then for a slot; who is granted one at once goes on at once."""
         station = self.station
         refusal = station.breaker.peek(now)
         if refusal is not None:
@@ -152,11 +161,12 @@ class _Trip(Trip):
             return
         pool = station.pool
         ticket = pool.request(self.known_as, self.deadline, is_ours=False)
-        if isinstance(ticket, AdmissionRefusal):
+        if type(ticket) is AdmissionRefusal:
             self._conclude(_REFUSED[ticket.code], now)
             return
+        assert type(ticket) is Ticket
         self.ticket = ticket
-        if ticket.state is TicketState.GRANTED:
+        if ticket.state is _GRANTED:
             self._dispatch(now)
             return
         pool.on_grant(ticket, partial(station.loop.soon.append, self._granted))
@@ -176,7 +186,9 @@ class _Trip(Trip):
         """Take a permit and be sent."""
         station = self.station
         station.pool.use(self.ticket)
-        answer = station.breaker.acquire(now, may_be_canary=True, lease_s=max(0.0, self.deadline - now) + LEASE_SLACK_S)
+        left_s = self.deadline - now
+        breaker = station.breaker
+        answer = breaker.acquire(now, may_be_canary=True, lease_s=(left_s if left_s > 0 else 0.0) + LEASE_SLACK_S)
         if isinstance(answer, BreakerRefusal):
             station.pool.give_back(self.ticket)
             self._circuit_open(answer, now)
@@ -184,12 +196,12 @@ class _Trip(Trip):
         if answer.transitions:
             station.road.report(station.guard, answer.transitions)
         self.permit, self.sent = answer, now
-        self.is_trial = station.breaker.state is State.HALF_OPEN
+        self.is_trial = breaker.state is _HALF_OPEN
         if self.is_trial:
             station.trials += 1
-        if smear_s := station.world.smear_s():
-            loop = station.loop
-            loop.wake(now + smear_s, partial(self._arrive, smear_s))
+        if station.is_smeared:
+            smear_s = station.world.smear_s()
+            station.loop.wake(now + smear_s, partial(self._arrive, smear_s))
         else:
             self._arrive(0.0)
 
@@ -199,8 +211,10 @@ class _Trip(Trip):
         loop, world = station.loop, station.world
         now = loop.now
         station.arrived(now, station.name, self.attempt, world.queued(now), station.trials if self.is_trial else 0)
-        patience_s = max(0.0, station.first_byte_s - smear_s) if smear_s else station.first_byte_s
-        takes_s, self.exchange = world.answer(now, min(patience_s, self.deadline - self.sent))
+        patience_s, left_s = station.first_byte_s - smear_s, self.deadline - self.sent
+        takes_s, self.exchange = world.answer(
+            now, patience_s if 0 < patience_s < left_s else max(0.0, min(patience_s, left_s))
+        )
         loop.wake(now + takes_s, self._answered)
 
     def _answered(self) -> None:
@@ -228,12 +242,12 @@ class _Trip(Trip):
             self.budget.refund()
         if earlier is None:
             outcome = last
-            if not self.is_charged and not isinstance(last, Rejected):
-                self.budget.deposit(station.tool.retry.budget_ratio, now)
+            if not self.is_charged and type(last) is not Rejected:
+                self.budget.deposit(station.ratio, now)
         else:
             outcome = conclude(earlier, last, has_key=station.tool.idempotency is not None)
         self.outcome = outcome
-        if not isinstance(outcome, Success) and (delay_s := self._delay_s(last, outcome, now)) is not None:
+        if type(outcome) is not Success and (delay_s := self._delay_s(last, outcome, now)) is not None:
             station.loop.wake(now + delay_s, self._again)
             return
         if station.insists and not isinstance(outcome, Rejected):

@@ -97,20 +97,20 @@ class _Arrivals:
     def begin(self) -> None:
         """Wait for the first."""
         self._due = next(self._when, math.inf)
-        self._wait()
+        self()
 
     def __call__(self) -> None:
-        soon, begins, now = self._loop.soon, self._begins, self._loop.now
-        while self._due <= now:
-            station, name = begins[self._number % len(begins)]
-            soon.append(station.kind(station, name, self._due).begin)
-            self._number += 1
-            self._due = next(self._when, math.inf)
-        self._wait()
-
-    def _wait(self) -> None:
-        if self._due < math.inf:
-            self._loop.wake(self._due, self)
+        """Begin what is due; come again for the next."""
+        loop, begins, when = self._loop, self._begins, self._when
+        due, number, now = self._due, self._number, loop.now
+        while due <= now:
+            station, name = begins[number % len(begins)]
+            loop.soon.append(station.kind(station, name, due).begin)
+            number += 1
+            due = next(when, math.inf)
+        self._due, self._number = due, number
+        if due < math.inf:
+            loop.wake(due, self)
 
 
 class _Agents:

@@ -48,6 +48,11 @@ class VirtualTool:
         self._refilled = 0.0
         self._is_limited = settings.limit is not None
 
+    @property
+    def is_smeared(self) -> bool:
+        """Whether calls are on their way for a while."""
+        return self._settings.smear > 0
+
     def smear_s(self) -> float:
         """Return how long a call is on its way."""
         return self._settings.smear * self._source.random() if self._settings.smear else 0.0
@@ -80,14 +85,15 @@ class VirtualTool:
     def work(self, now: float) -> float:
         """Take a call into the queue; return when its answer is there. It is slow if the work begins in a slow time."""
         settings = self._settings
-        start = max(now, heapq.heappop(self._free))
+        free = self._free[0]
+        start = free if free > now else now
         factor = 1.0
         for fault in self._slow:
             if fault.start <= start < fault.end:
                 factor = max(factor, fault.factor)
         spread = 1 + settings.spread * (2 * self._source.random() - 1) if settings.spread else 1.0
         end = start + settings.service * factor * spread
-        heapq.heappush(self._free, end)
+        heapq.heapreplace(self._free, end)
         if start > now:
             self._starts.append(start)
         return end
