@@ -156,6 +156,8 @@ def _print(done: Run) -> None:
 
     heads, rows = headline(done.document())
     show(rows, heads)
+    if done.engine == "virtual":
+        click.echo(f"simulated  {done.pace}")
     for name, reason in done.skipped.items():
         click.echo(f"left out  {name}: {reason}")
     for problem in done.problems:
