@@ -106,7 +106,7 @@ def run(
                 chosen,
                 engine_name=name,
                 seeds=tuple(range(seed, seed + seeds)),
-                policies=policies,
+                policies=policies or None,
                 claims=judged,
                 out=folder,
                 progress=progress.tell,

@@ -126,7 +126,7 @@ def run_storm(
     engine: Engine = simulate,
     engine_name: str = "virtual",
     seeds: Sequence[int] = (1,),
-    policies: Sequence[str] = (),
+    policies: Sequence[str] | None = None,
     claims: Sequence[str] | None = None,
     out: Path | None = None,
     progress: Callable[[str, float], None] = lambda what, share: None,
@@ -140,7 +140,7 @@ def run_storm(
         engine: runs one storm under one policy.
         engine_name: what the engine is called in the report.
         seeds: one storm of each policy for each of them.
-        policies: only these, and the manifest itself; all by default.
+        policies: only these, and the manifest itself; all of the scenario's by default.
         claims: instead of the scenario's own.
         out: folder for recordings and `run.json`; nothing is written without one.
         progress: told what is running and how much of it is done, 0 to 1.
@@ -149,7 +149,7 @@ def run_storm(
             the same with any number.
     """
     run = Run(scenario, engine_name, tuple(seeds))
-    wanted = {name: policy for name, policy in scenario.policies.items() if not policies or name in policies}
+    wanted = {name: policy for name, policy in scenario.policies.items() if policies is None or name in policies}
     storms: list[_One] = []
     for name, policy in {OURS: PolicySettings(about="the manifest as written"), **wanted}.items():
         reason = can_run(policy)

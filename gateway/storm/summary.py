@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.storm.runner import Pace
 
-__all__ = ["headline", "summary"]
+__all__ = ["headline", "pace", "summary"]
 
 _Row = tuple[str, tuple[str, ...], str]
 _ALWAYS: tuple[_Row, ...] = (
@@ -73,7 +73,7 @@ def summary(document: Mapping[str, Any]) -> str:
         f"{machine['cores']} cores."
         + (" Medians, with lowest and highest over the seeds where they differ." if len(seeds) > 1 else ""),
         _table(*headline(document)),
-        _pace(document),
+        pace(document),
     ]
     if "arrivals" in scenario["plots"]:
         heads = ["second attempts", *(head for head, _, _ in _HERD)]
@@ -90,7 +90,7 @@ def summary(document: Mapping[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _pace(document: Mapping[str, Any]) -> str:
+def pace(document: Mapping[str, Any]) -> str:
     """Return how fast virtual storms went; live ones take the time that they last."""
     return f"Simulated: {Pace(**document['pace'])}" if document["engine"] == "virtual" and "pace" in document else ""
 

@@ -157,8 +157,10 @@ manifest: |
     external: {concurrency: 16, queue: 32, reserved: 0, timeouts: {connect: 1s, first_byte: 3s, total: 6s}}
     local: {concurrency: 64, queue: 64, timeouts: {connect: 1s, first_byte: 3s, total: 6s}}
   tools:
-    search: {upstream: "http://127.0.0.1:9", domain: external, retry: {attempts: 1}, operations: {item: {match: GET /items, tier: read}}}
-    files: {upstream: "http://127.0.0.1:10", domain: local, retry: {attempts: 1}, operations: {item: {match: GET /items, tier: read}}}
+    search: {upstream: "http://127.0.0.1:9", domain: external, retry: {attempts: 1},
+             operations: {item: {match: GET /items, tier: read}}}
+    files: {upstream: "http://127.0.0.1:10", domain: local, retry: {attempts: 1},
+             operations: {item: {match: GET /items, tier: read}}}
 world: {search: {workers: 1000, service: 10ms}, files: {workers: 1000, service: 0.8ms}}
 load:
   - {tool: search, arrive: herd, agents: 256, name: searcher, start: 2s}

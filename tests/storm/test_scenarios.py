@@ -21,7 +21,7 @@ def test_the_claims_of_a_scenario_hold(name: str) -> None:
     scenario = load(name)
     assert scenario.name == name
     assert scenario.holds, "a scenario that claims nothing shows nothing"
-    run = run_storm(scenario, policies=NEEDED.get(name, ()))
+    run = run_storm(scenario, policies=NEEDED.get(name))
     assert not run.problems
     failed = [str(verdict) for verdict in run.verdicts if not verdict.holds]
     assert not failed, f"the storm `{name}` got worse: " + "; ".join(failed)
