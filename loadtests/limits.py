@@ -16,7 +16,7 @@ from pathlib import Path
 __all__ = ["FILE", "TOLERANCE", "build", "judge", "load", "record", "version"]
 
 FILE = Path(__file__).with_name("limits.json")
-TOLERANCE = 0.03
+TOLERANCE = 0.02
 _UNKNOWN = 1.5
 
 Limits = Mapping[str, Mapping[str, int]]
