@@ -36,6 +36,7 @@ class Opcodes:
 
     def enable(self) -> None:
         """Start counting, on this thread."""
+        sys._getframe().f_trace_opcodes = True  # CPython 3.12 counts nothing unless some frame asks beforehand
         sys.settrace(self._enter)
 
     def disable(self) -> None:
