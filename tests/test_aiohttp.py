@@ -93,8 +93,7 @@ async def test_a_version_that_it_does_not_know_is_called_one(version: bytes, is_
     parser = HttpRequestParser(BaseProtocol(asyncio.get_running_loop()), asyncio.get_running_loop(), 1 << 16)
     data = b"GET / " + version + b"\r\nHost: a\r\n\r\n"
     with pytest.raises(BadStatusLine) as raised:
-        for piece in [data[at : at + 1] for at in range(len(data))] if is_cut else [data]:
-            parser.feed_data(piece)
+        list(map(parser.feed_data, [data[at : at + 1] for at in range(len(data))] if is_cut else [data]))
     assert ("Invalid HTTP version" in raised.value.message) is is_unknown
 
 

@@ -391,7 +391,7 @@ def health_app(control: Control) -> web.Application:
 
 
 async def _close_after_chunks(request: web.Request, response: web.StreamResponse) -> None:
-    """End the connection with the answer to a chunked request: aiohttp's parser puts the last of its trailers into the header
+    """End the connection with the answer to a chunked request: aiohttp's parser puts the last of its trailers into the head
     of the next request, which may be somebody else's behind a proxy. What was sent behind it goes unread."""
     if "Transfer-Encoding" in request.headers:
         response.headers["Connection"] = "close"
