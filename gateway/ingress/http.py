@@ -31,7 +31,7 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from aiohttp.http import HttpVersion, HttpVersion10, HttpVersion11
-from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from aiohttp.http_exceptions import BadStatusLine, HttpProcessingError, LineTooLong
 
 from gateway.core.framing import Framing, frame_answer
 from gateway.core.headers import field_lines
@@ -52,6 +52,7 @@ STALLED_S = 60.0
 LINE_BYTES = 16_384
 FIELD_BYTES = 32_768
 FIELDS = 128
+_VERSIONS = "Only HTTP/1.1 and HTTP/1.0 are spoken here."
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 
 
@@ -255,7 +256,7 @@ class HttpFront:
         if request.version not in (HttpVersion11, HttpVersion10):
             if request.version == HttpVersion(0, 9):
                 return self._closing(400, "The request line names no version of HTTP.")
-            return self._closing(505, "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
+            return self._closing(505, _VERSIONS)
         host = request.field(b"host")
         if host is not None and not _HOST.fullmatch(host):
             return self._closing(400, "The Host field names no host.")
@@ -376,6 +377,8 @@ class HttpFront:
             return self._closing(431, f"The request's head is longer than {HEAD_BYTES} bytes.")
         if isinstance(error, HttpProcessingError) and "too many headers" in error.message.lower():
             return self._closing(431, f"There are more than {self.limits.fields} header fields.")
+        if isinstance(error, BadStatusLine) and "Invalid HTTP version" in error.message:
+            return self._closing(505, _VERSIONS)
         return self._closing(400, "The request is not well-formed HTTP/1.1.")
 
 
