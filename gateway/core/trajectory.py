@@ -66,6 +66,7 @@ from gateway.core.tool import BoundRequest
 
 __all__ = [
     "OVERDUE_FAULT",
+    "UNSENT_FAULT",
     "Blocked",
     "Clearance",
     "IllegalRecord",
@@ -246,6 +247,7 @@ class Trajectory:
         in_flight, in_doubt, unbound: numbers of the steps that are so, for the pivot's gate in constant time.
         leases: numbers of the steps whose effect is good for a time only, undone ones among them.
         pivot: the pivot step from its intent on, unless it failed.
+        unsent: how many steps never left.
         budget, usage: caps by name; what was spent of them beside what the steps and reads themselves tell.
         reports: names of the latest reports of usage, each of which counts once.
         undelivered: steps whose results the agent has not got yet.
@@ -290,6 +292,7 @@ class Trajectory:
     undelivered: set[int] = field(default_factory=set)
     newly_delivered: list[int] = field(default_factory=list)
     pivot: int | None = None
+    unsent: int = 0
     reads: int = 0
     refusals: int = 0
     reason: str = ""
@@ -451,6 +454,7 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             step.compensator, step.unbound = record.compensator, record.unbound
             step.order, state.recovery_failures = max(step.order, state.version + 1), 0
             step.fault, step.status, step.answer = record.fault, record.status, record.answer
+            state.unsent += record.fault == UNSENT_FAULT
             _not_landed(state, step)
         case StepInDoubt():
             step = _take(state, record.step, record, StepState.INTENDED)
@@ -574,6 +578,9 @@ _TIERS: dict[str, Tier] = {tier.value: tier for tier in Tier}
 
 OVERDUE_FAULT = "overdue"
 """The doubt of a step that ran for longer than twice its timeout."""
+
+UNSENT_FAULT = "unsent"
+"""The fault of a step that certainly never left: it costs its run no step, call or retry."""
 
 BLOCKED_KEPT = 256
 """Actions of one operation that are remembered as blocked."""

@@ -27,26 +27,42 @@ from gateway.core.policy import Effect
 from gateway.core.records import BudgetTightened, UsageReported
 from gateway.core.saga import Open
 from gateway.core.tool import Usage
-from gateway.core.trajectory import StepState
+from gateway.core.trajectory import UNSENT_FAULT, StepState, Trajectory
 from gateway.journal import JournalUnavailable
-from gateway.journal.trajectories import Run, Trajectories
+from gateway.journal.trajectories import Flight, Run, Trajectories
 
 __all__ = ["BudgetStage", "meter_of"]
 
 
 def meter_of(run: Run) -> Meter:
-    """Return the meter of a run, made from its records where it has none yet."""
+    """Return the meter of a run, made from its records, and what is on its way, where it has none yet."""
     if run.meter is None:
         state = run.state
-        used = dict(state.usage)
-        used["steps"] = used.get("steps", 0.0) + len(state.steps)
-        used["calls"] = used.get("calls", 0.0) + len(state.steps) + state.reads
         caps = state.budget if run.opening is None or state.version else run.opening.budget
-        run.meter = Meter(caps, used, state.opened_at)
+        run.meter = Meter(caps, _recorded(state), state.opened_at)
+        for call, flight in run.flying.items():
+            run.meter.spend(_untold(state, call, flight.taken))
     elif run.meter.caps is not run.state.budget and run.state.version:
         # The run's first record has been written since: its caps and its beginning are known for good.
         run.meter.caps, run.meter.opened_at = run.state.budget, run.state.opened_at
     return run.meter
+
+
+def _recorded(state: Trajectory) -> dict[str, float]:
+    """Return what a run has spent as its records tell."""
+    sent = len(state.steps) - state.unsent
+    used = dict(state.usage)
+    used["steps"] = used.get("steps", 0.0) + sent
+    used["calls"] = used.get("calls", 0.0) + sent + state.reads
+    return used
+
+
+def _untold(state: Trajectory, call: Call, taken: Mapping[str, float]) -> Mapping[str, float]:
+    """Return what a call on its way has taken and no record tells of: its intent tells of the call and the step."""
+    step = None if call.step is None else state.steps.get(call.step)
+    if step is None or step.key != call.key:
+        return taken
+    return {name: amount for name, amount in taken.items() if name not in ("calls", "steps")}
 
 
 class BudgetStage:
@@ -88,21 +104,35 @@ class BudgetStage:
                 run = await self._made(call)
             except JournalUnavailable as error:
                 return Rejected(_unknown(call, error))
-        taken: Mapping[str, float] = {}
-        if run is not None:
-            refusal = self._admit(run, call)
-            if refusal is not None:
-                return Rejected(refusal)
-            taken = _known(call, run)
-            meter_of(run).spend(taken)
+        if run is None:
+            return await self._opening(call, proceed)
+        if run.meter is None:
+            self._trajectories.record(run, [], lazy=True)  # reads that wait are told of by no record yet
+        refusal = self._admit(run, call)
+        if refusal is not None:
+            return Rejected(refusal)
+        taken = _known(call, run)
+        meter_of(run).spend(taken)
+        flying, flight = run.flying, Flight(dict(taken))
+        flying[call] = flight
+        outcome: Outcome | None = None
         try:
             outcome = await proceed(call)
-        except BaseException:
-            if run is not None and not call.is_committed_to_send:
+        finally:
+            # The run may have been lost on the way, and read anew; what is under way has gone over to it.
+            run = self._trajectories.get(call.trajectory) or run
+            if outcome is None and not call.is_committed_to_send:
                 meter_of(run).spend(taken, -1.0)
-            raise
-        found = self._trajectories.get(call.trajectory)
-        return outcome if found is None or found.is_lost else self._meter(found, call, outcome, taken)
+            elif outcome is not None:
+                outcome = self._meter(run, call, outcome, taken, flight.answer)
+            del flying[call]
+        return outcome
+
+    async def _opening(self, call: Call, proceed: Handler) -> Outcome:
+        """Pass a call on that may open its run, and meter it there."""
+        outcome = await proceed(call)
+        run = self._trajectories.get(call.trajectory)
+        return outcome if run is None else self._meter(run, call, outcome, {})
 
     # --- before
 
@@ -140,12 +170,15 @@ class BudgetStage:
 
     # --- after
 
-    def _meter(self, run: Run, call: Call, outcome: Outcome, taken: Mapping[str, float]) -> Outcome:
+    def _meter(
+        self, run: Run, call: Call, outcome: Outcome, taken: Mapping[str, float], answer: Outcome | None = None
+    ) -> Outcome:
+        """Take what the call cost. `answer` is what the tool answered, where the agent may be given something else."""
         meter, at = meter_of(run), self._clock.at()
-        if taken and isinstance(outcome, Rejected) and call.step is None:
+        if taken and isinstance(outcome, Rejected) and _is_unsent(run, call):
             meter.spend(taken, -1.0)
             taken = {}
-        told = self._told(call, outcome, taken)
+        told = self._told(call, answer or outcome, taken)
         if told:
             extra = {name: amount - taken.get(name, 0.0) for name, amount in told.items()}
             meter.spend({name: amount for name, amount in extra.items() if amount > 0})
@@ -195,7 +228,14 @@ def _known(call: Call, run: Run) -> dict[str, float]:
 
 def _is_retry(run: Run, call: Call) -> bool:
     number = run.state.actions.get(call.action.hex())
-    return number is not None and run.state.steps[number].state is StepState.FAILED
+    step = None if number is None else run.state.steps[number]
+    return step is not None and step.state is StepState.FAILED and step.fault != UNSENT_FAULT
+
+
+def _is_unsent(run: Run, call: Call) -> bool:
+    """Whether a call that was refused never left."""
+    step = None if call.step is None else run.state.steps.get(call.step)
+    return step is None or (step.state is StepState.FAILED and step.fault == UNSENT_FAULT)
 
 
 def _read(usage: Usage, outcome: Success) -> dict[str, float]:

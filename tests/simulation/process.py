@@ -385,6 +385,7 @@ class Process:
                 return False
             if refusal is not None and refusal.code is Code.WATCHDOG_INTERRUPT:
                 self.world.interrupts += 1
+                self._note_taken_away(action, refusal)
             elif fixes:
                 fix = fixes.pop(0)
                 self.world.tried.add(fix.item)
@@ -393,6 +394,12 @@ class Process:
                     self.world.acked.setdefault(fix.item, self.clock.now())
             await self.clock.sleep(1.0)
         return False
+
+    def _note_taken_away(self, action: Action, refusal: Refusal) -> None:
+        """Remember which action the agent was told to be masked: for good, or as long as this process lives."""
+        done = refusal.extra["watchdog"]["done"]
+        if done != "interrupt":
+            self.world.taken_away[action.target] = 0 if done == "rewind" else self.world.boots
 
     async def _repair(self, action: Action) -> bool:
         """Correct what was refused, as far as there is anything left to try."""
