@@ -193,6 +193,7 @@ class Gateway:
         self._trajectories.on_unwinding = self._wake_unwinder
         self._trajectories.on_finalizing = self._wake_finalizer
         self._quarantiner.enforce()
+        self._trajectories.on_read = self._quarantiner.enforce_on
         self._resume()
         _log.info("recovered", extra={"event": "recovered", "open_runs": {kind.value: n for kind, n in runs.items()}})
         await self._serve_agents()

@@ -59,6 +59,7 @@ _TOGETHER = 50
 _REFUSING_RUNS = 4096
 _OUTCOMES = (StepCommitted, StepFailed, StepInDoubt)
 _READS = 64
+_READINGS = 3
 
 READS_S = 0.1
 """How long a read waits for others of its run before it is recorded; lazily journaled ones may be lost in a crash anyway."""
@@ -140,7 +141,8 @@ class Run:
 class Trajectories:
     """All runs that may still change, and the way to those that are over.
 
-    `has_budgets`: some run of this process has had caps; without any nobody needs to look for them.
+    `has_budgets`: some run of this process has had caps; without any nobody needs to look for them. `on_read` is told of
+    each open run that was read, before anybody has it.
     """
 
     def __init__(
@@ -173,6 +175,7 @@ class Trajectories:
         self._refusals: dict[str, Counter[tuple[str, str, str]]] = {}
         self._decisions: dict[str, Counter[tuple[str, str, str, bool]]] = {}
         self._attentive: set[str] = set()
+        self.on_read: Callable[[Run], None] = lambda run: None
         self.on_unwinding: Callable[[], None] = lambda: None
         self.on_phase: Callable[[str, Phase], None] = lambda name, phase: None
         self.on_finalizing: Callable[[str], None] = lambda name: None
@@ -341,11 +344,13 @@ class Trajectories:
         Raises:
             JournalUnavailable: it cannot be written or read.
         """
-        while run.pending:
-            await asyncio.wait(set(run.pending))
-        if run.is_lost:
-            return await self.find(run.state.id) or run
-        return run
+        for _ in range(_READINGS):
+            while run.pending:
+                await asyncio.wait(set(run.pending))
+            if not run.is_lost:
+                return run
+            run = await self.find(run.state.id) or run  # what is written as it is read may fail, too
+        raise JournalUnavailable(f"run {run.state.id} was read {_READINGS} times, and each time a write of it failed")
 
     async def recorded(self, run: Run, records: Sequence[Record] | Refusal) -> Refusal | None:
         """Record what a rule led to, and return once it is durable; or return the rule's refusal.
@@ -703,6 +708,7 @@ class Trajectories:
             self._resolve_flights(run, aside.outcomes)
             self._file(run)
             self._attend(run)
+            self.on_read(run)
         return run
 
     def _replace(self, lost: Run, run: Run) -> None:

@@ -206,3 +206,32 @@ async def test_a_deadlock_that_cannot_be_recorded_revokes_all_the_same(
         codes = [(await client.send("POST", "/lab/bad", {"n": 1}, run="r1")).code for _ in range(2)]
         assert codes[-1] == "ERR_SEMANTIC_DEADLOCK", codes
     assert sum(request.path == "/bad" for request in origin.requests) == 3
+
+
+@pytest.mark.parametrize("mode", [Mode.FAIL, Mode.EXECUTE_THEN_FAIL])
+async def test_a_quarantine_that_meets_a_bad_disk_freezes_its_run_once_it_can(
+    tmp_path: Path, origin: Origin, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds at once; that the run was lost to the write that should freeze it must not leave it without an incident,
+    and whoever asked for it is not kept waiting for a disk that does not come back."""
+    monkeypatch.setattr("gateway.ingress.containment.PATIENCE_S", 0.05)
+    monkeypatch.setattr("gateway.workers.quarantine.PATIENCE_S", 0.05)
+    async with faulty(tmp_path, origin.port) as (gateway, client, operator):
+        await client.send("POST", "/lab/holds", {"n": 1}, run="r1")
+        gateway.injector.inject("append", mode)
+        body = {"trajectory": "r1", "trigger": "operator", "principal": "ann", "reason": "found out"}
+        assert (await client.send("POST", "/lab/holds", {"n": 2}, run="r1")).code == "ERR_JOURNAL_UNAVAILABLE"
+        told = await operator.send("POST", "/api/v1/quarantine", body)
+        assert told.status == 202, "a run that is lost to the disk can be contained all the same"
+        assert (await client.send("POST", "/lab/holds", {"n": 2}, run="r1")).status in (423, 503)
+        await healed(gateway, operator)
+        assert (await client.send("POST", "/lab/holds", {"n": 3}, run="r1")).code == "ERR_QUARANTINED"
+        shown = (await client.send("GET", f"{RUNS}/r1")).json
+        assert (shown["state"], shown["incident"]) == ("frozen", "QUARANTINED")
+        lift = f"/api/v1/quarantine/{told.json['id']}/lift"
+        gateway.injector.inject("append", mode)
+        said = {"principal": "ann", "reason": "false alarm"}
+        assert (await operator.send("POST", lift, said)).status == 503
+        await healed(gateway, operator)
+        assert (await operator.send("POST", lift, said)).json["state"] == "lifted"
+    assert len(origin.requests) == 1

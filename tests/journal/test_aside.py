@@ -337,3 +337,33 @@ async def test_what_is_under_way_goes_over_to_the_run_read_anew(made: Callable[[
     assert again is not run
     assert again.busy is run.busy
     assert again.flying is flying
+
+
+async def test_nobody_is_shown_what_was_written_while_the_run_was_read_before_that_is_durable() -> None:
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    await do(runs, run, begin(), Complete(step=1, reply=OK))
+    journal.break_down()
+    runs.record(run, [SPENT], lazy=True)
+    with pytest.raises(JournalUnavailable):
+        await runs.durable(run)
+    journal.mend()
+    shown = await runs.durable(run)
+    assert not shown.pending
+    assert a_run(await trajectories(journal).find("r1")).state.usage["usd"] == 0.25
+
+
+async def test_who_reads_a_run_is_told_before_anybody_has_it() -> None:
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    read: list[Run] = []
+    runs.on_read = read.append
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    await do(runs, run, begin(), Complete(step=1, reply=OK))
+    assert read == []
+    journal.break_down()
+    with pytest.raises(JournalUnavailable):
+        await runs.decided(run, Abort(reason="x"))
+    journal.mend()
+    assert read == [await runs.find("r1")]
