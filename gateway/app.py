@@ -654,6 +654,9 @@ class Gateway:
             journal_queue=None if self._stats is None else self._stats.queued,
             journal_oldest_queued_s=None if self._stats is None else self._stats.oldest_queued_s,
             journal_is_healthy=self._journal.is_healthy,
+            rules=self._stages.policy.totals(),
+            quarantines_in_force=_number(self._quarantiner.statistics(), "in_force"),
+            artifact_edges=_number(self._quarantiner.statistics(), "artifact_edges"),
         )
 
     async def _refresh(self) -> None:

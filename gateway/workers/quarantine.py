@@ -131,6 +131,7 @@ class Quarantiner:
         revoked = sum(one(subject) for one in self.revoke_here)
         cut = self._sever(subject)
         self._measured(Measure.SEVER, subject, began, f"{cut} cut")
+        self._telemetry.quarantined(trigger.value, cut)
         if self.revoke_outside and revoked:
             waiting += self._start(Measure.REVOKE, self.revoke_outside, subject, began)
         else:
@@ -171,8 +172,7 @@ class Quarantiner:
     def _run_of(self, call: Call) -> Run | None:
         if call.trajectory:
             return self._trajectories.get(call.trajectory)
-        runs = self._trajectories.implicit(call.agent)
-        return runs[-1] if runs else None
+        return self._trajectories.latest(call.agent)
 
     def _sever(self, subject: Subject) -> int:
         """Freeze the runs first, so that whatever is cut meets a closed door, then cut."""
@@ -235,7 +235,9 @@ class Quarantiner:
     def _measured(
         self, measure: Measure, subject: Subject, began: float, detail: str, problem: str | None = None
     ) -> None:
-        us = round((self._clock.now() - began) * 1_000_000)
+        seconds = self._clock.now() - began
+        us = round(seconds * 1_000_000)
+        self._telemetry.quarantine_stage_done(measure.value, seconds)
         self._log.record([
             QuarantineMeasured(
                 quarantine=subject.quarantine, measure=measure.value, us=us, detail=detail, problem=problem
@@ -332,6 +334,7 @@ class Quarantiner:
         return {
             "quarantined_runs": len(state.runs),
             "quarantined_agents": len(state.agents),
+            "in_force": sum(one.is_in_force for one in state.quarantines.values()),
             "artifacts": len(state.lineage.artifacts),
             "artifact_edges": len(state.lineage),
         }

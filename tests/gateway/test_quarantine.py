@@ -104,6 +104,12 @@ async def test_a_write_that_is_cut_in_flight_is_in_doubt_and_not_failed(tmp_path
         await quarantine(gateway, trajectory="bad")
         answer = await flying
         assert (answer.status, answer.code, answer.json["dispatched"]) == (423, "ERR_QUARANTINED", "maybe")
+        page = (await gateway.operator.send("GET", "/metrics")).body.decode().splitlines()
+        for line in (
+            'gateway_quarantines_total{trigger="operator"} 1.0', "gateway_quarantines_in_force 1.0",
+            "gateway_severed_total 1.0", 'gateway_quarantine_stage_seconds_count{stage="sever"} 1.0',
+        ):  # fmt: skip
+            assert line in page
         await asyncio.wait_for(origin.requests[0].gone.wait(), 5)
         run = (await gateway.operator.send("GET", "/api/v1/trajectories/bad")).json
         assert [step["state"] for step in run["steps"]] == ["in_doubt"]
