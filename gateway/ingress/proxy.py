@@ -469,7 +469,7 @@ class Proxy:
 
     async def _undisturbed(self, request: IncomingRequest, call: Call) -> Outcome:
         """Run a write in the front's own task, which goes on without the agent once the intent is on its way."""
-        task = asyncio.current_task()
+        task = request.task
         assert task is not None
         request.goes_on = lambda: call.is_committed_to_send
         self._writes.add(task)

@@ -20,10 +20,10 @@ from gateway.core.tool import Catalog, ToolSpec
 from gateway.stages.settle import Purse, Settle, absent, doubtful, landed
 from gateway.telemetry import Telemetry
 
-__all__ = ["RetryStage"]
+__all__ = ["WORKING", "RetryStage"]
 
 # Answers that show a tool at work: the repeat that got one was not wasted and is refunded.
-_WORKING = frozenset({Fault.NONE, Fault.CLIENT_ERROR})
+WORKING = frozenset({Fault.NONE, Fault.CLIENT_ERROR})
 
 
 class RetryStage:
@@ -178,7 +178,7 @@ class RetryStage:
         """Note a failure that an agent might now repeat; our own refusals cost the tool nothing and are not noted."""
         if call.lane is not Lane.FORWARD or isinstance(outcome, Rejected) or _is_cut(outcome):
             return
-        if isinstance(outcome, Failed | InDoubt) and outcome.fault not in _WORKING:
+        if isinstance(outcome, Failed | InDoubt) and outcome.fault not in WORKING:
             self._recent.note((call.agent, call.action), self._clock.now())
         else:
             self._recent.forget((call.agent, call.action))
@@ -206,7 +206,7 @@ def _key_until(call: Call) -> float | None:
 
 def _is_refundable(outcome: Outcome) -> bool:
     """Whether the attempt that was charged was never sent, or its answer shows a tool at work."""
-    return not isinstance(outcome, Failed | InDoubt) or outcome.fault in _WORKING
+    return not isinstance(outcome, Failed | InDoubt) or outcome.fault in WORKING
 
 
 async def _conclude(call: Call, earlier: Outcome, last: Outcome) -> Outcome:
