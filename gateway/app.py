@@ -194,6 +194,7 @@ class Gateway:
         self._trajectories.on_finalizing = self._wake_finalizer
         self._quarantiner.enforce()
         self._trajectories.on_read = self._quarantiner.enforce_on
+        await self._stages.budget.settle_children()
         self._resume()
         _log.info("recovered", extra={"event": "recovered", "open_runs": {kind.value: n for kind, n in runs.items()}})
         await self._serve_agents()
@@ -610,6 +611,7 @@ class Gateway:
         self._broker.readmit(run)
         if phase in (Phase.SUCCEEDED, Phase.ABORTED_CLEAN, Phase.CLOSED):
             self._broker.end_run(run, "the run is over")
+            self._stages.budget.settle(run)
 
     def _agent_of(self, run: str) -> str:
         known = self._trajectories.get(run)

@@ -27,13 +27,13 @@ from gateway.core.packet import (
     read_result,
     result_of_run,
 )
-from gateway.core.records import TaskAccepted, TaskEnded, UsageReported
+from gateway.core.records import ChildOpened, TaskAccepted, TaskEnded, UsageReported
 from gateway.core.saga import Abort, Command, Commit, Freeze, Open, decide
 from gateway.ingress.caller import Caller
 from gateway.ingress.shown import Shown
 from gateway.journal import KeyClaim
 from gateway.journal.trajectories import Run, Trajectories
-from gateway.stages.budget import meter_of
+from gateway.stages.budget import meter_of, spend
 
 __all__ = ["Tasks"]
 
@@ -92,6 +92,7 @@ class Tasks:
                     code=Code.IDEMPOTENCY_MISMATCH,
                     detail=f"A run is called {packet.task_id!r} already, and no task packet opened it. Choose another id.",
                 )
+            await self._branch(packet, caller)
             future = self._trajectories.record(
                 run,
                 [TaskAccepted(task=asdict(packet), digest=packet_digest(packet))],
@@ -99,6 +100,22 @@ class Tasks:
             )
             await asyncio.shield(future)
         return Shown(201, self._view(run))
+
+    async def _branch(self, packet: TaskPacket, caller: Caller) -> None:
+        """Have the parent's run know of its child before there is one, so that what the child spends counts there.
+
+        A parent that is over, or that no run is known of, is a name and nothing more.
+        """
+        parent = None if packet.parent_task_id is None else await self._trajectories.find(packet.parent_task_id)
+        if (
+            parent is None
+            or not parent.state.version
+            or parent.state.is_over
+            or packet.task_id in parent.state.children
+        ):
+            return
+        if not caller.is_proven or parent.state.agent == caller.name:
+            await asyncio.shield(self._trajectories.record(parent, [ChildOpened(child=packet.task_id)]))
 
     async def _run_of(self, packet: TaskPacket, caller: Caller) -> Run | Refusal:
         """The run that the packet's key names, else the run of its name, made if there is none."""
@@ -158,7 +175,7 @@ class Tasks:
         if isinstance(verdict, Refusal):
             return verdict
         spent = {name: amount for name, amount in (("usd", said.cost_usd), ("tokens", said.tokens)) if amount}
-        meter_of(run).spend(spent)
+        spend(run, spent)
         used = [UsageReported(values=spent)] if spent else []
         return await self._trajectories.recorded(run, [*used, TaskEnded(result=_plain(asdict(said))), *verdict])
 

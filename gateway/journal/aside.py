@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from gateway.core.records import (
     BudgetTightened,
+    ChildSettled,
     ContentBlocked,
     LeaseEnded,
     LeaseTaken,
@@ -59,7 +60,7 @@ def is_observation(record: Record, *, is_lazy: bool) -> bool:
     """
     if isinstance(record, UsageReported):
         return record.source == "gateway" or record.report is not None
-    return isinstance(record, (*_AUDIT, BudgetTightened, ContentBlocked)) or (
+    return isinstance(record, (*_AUDIT, BudgetTightened, ChildSettled, ContentBlocked)) or (
         is_lazy and isinstance(record, _WHERE_LAZY)
     )
 

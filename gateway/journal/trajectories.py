@@ -60,6 +60,7 @@ _REFUSING_RUNS = 4096
 _OUTCOMES = (StepCommitted, StepFailed, StepInDoubt)
 _READS = 64
 _READINGS = 3
+_GENERATIONS = 16
 
 READS_S = 0.1
 """How long a read waits for others of its run before it is recorded; lazily journaled ones may be lost in a crash anyway."""
@@ -90,6 +91,7 @@ class Run:
     """
 
     __slots__ = (
+        "_live",
         "_watchers",
         "busy",
         "flying",
@@ -103,8 +105,12 @@ class Run:
         "watch",
     )
 
-    def __init__(self, state: Trajectory, opening: Open | None, touched_s: float) -> None:
+    def __init__(
+        self, state: Trajectory, opening: Open | None, touched_s: float, live: Mapping[str, Run] | None = None
+    ) -> None:
+        """`live`: all runs in memory by name, for its parent and children among them."""
         self.state = state
+        self._live = {} if live is None else live
         self.opening = opening
         self.is_lost = False
         self.busy: set[int] = set()
@@ -118,6 +124,20 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.state.id} {self.state.phase} version={self.state.version} busy={len(self.busy)}>"
+
+    def lineage(self) -> list[Run]:
+        """Return the run, its parent, and so on up: those whose budgets it spends from."""
+        line = [self]
+        while len(line) < _GENERATIONS and (task := line[-1].state.task) is not None:
+            parent = self._live.get(str(task.get("parent_task_id") or ""))
+            if parent is None or line[-1].state.id not in parent.state.children:
+                break
+            line.append(parent)
+        return line
+
+    def children(self) -> list[Run]:
+        """Return the runs of its children that are not settled yet."""
+        return [child for name in self.state.children if (child := self._live.get(name)) is not None]
 
     def changed(self) -> asyncio.Future[None]:
         """Return a future that is done at the next record of this run, or when it is lost; at once if it is."""
@@ -189,6 +209,10 @@ class Trajectories:
     def get(self, name: str) -> Run | None:
         """Return a live run by name; None if it is closed, unknown, or not in memory."""
         return self._runs.get(name)
+
+    def known(self, name: str) -> Run | None:
+        """Return a run that is in memory, closed ones too; None if it is not, or unknown."""
+        return self._runs.get(name) or self._closed.get(name)
 
     def live(self) -> list[Run]:
         """Return the runs in memory that may still change."""
@@ -291,7 +315,12 @@ class Trajectories:
                 retry_after_ms=5000,
             )
         self.has_budgets = self.has_budgets or bool(opening.budget)
-        run = Run(Trajectory(id=name, agent=opening.agent, is_implicit=opening.is_implicit), opening, self._clock.now())
+        run = Run(
+            Trajectory(id=name, agent=opening.agent, is_implicit=opening.is_implicit),
+            opening,
+            self._clock.now(),
+            self._runs,
+        )
         self._runs[name] = run
         return run
 
@@ -675,7 +704,7 @@ class Trajectories:
             except (UnknownRecord, IllegalRecord) as error:
                 raise JournalCorrupt(f"record {number} of run {name} cannot be used: {error}") from error
         self.has_budgets = self.has_budgets or bool(state.budget)
-        run = Run(state, None, self._clock.now())
+        run = Run(state, None, self._clock.now(), self._runs)
         if not state.is_open:
             if lost is not None:
                 self._drop(lost)
@@ -688,12 +717,15 @@ class Trajectories:
             self._runs[name] = run
             if state.is_implicit:
                 self._implicit.setdefault(state.agent, []).append(run)
-        return self._taken_up(run, entries)
+        self._taken_up(run, entries)
+        if lost is not None and not state.is_open:
+            self.on_phase(name, state.phase)  # the write that ended it was thought to have failed
+        return run
 
     def _reset(self, lost: Run) -> Run:
         """A run whose very first append failed: nothing of it is on disk, so it starts over."""
         state = Trajectory(id=lost.state.id, agent=lost.state.agent, is_implicit=lost.state.is_implicit)
-        run = Run(state, lost.opening, self._clock.now())
+        run = Run(state, lost.opening, self._clock.now(), self._runs)
         self._replace(lost, run)
         return self._taken_up(run, [])
 

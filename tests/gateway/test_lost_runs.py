@@ -235,3 +235,21 @@ async def test_a_quarantine_that_meets_a_bad_disk_freezes_its_run_once_it_can(
         await healed(gateway, operator)
         assert (await operator.send("POST", lift, said)).json["state"] == "lifted"
     assert len(origin.requests) == 1
+
+
+async def test_a_child_whose_end_seemed_to_fail_is_settled_with_its_parent(tmp_path: Path, origin: Origin) -> None:
+    tasks = "/seawall/v1/tasks"
+    async with faulty(tmp_path, origin.port) as (gateway, client, operator):
+        await client.send("POST", tasks, {"task_id": "p", "budget_caps": {"max_usd": 10}})
+        await client.send("POST", tasks, {"task_id": "c", "parent_task_id": "p"})
+        assert (await client.send("POST", "/lab/holds", {"n": 1}, run="c")).status == 201
+        gateway.injector.inject("append", Mode.EXECUTE_THEN_FAIL)
+        assert (await client.send("POST", f"{tasks}/c/result", {"status": "done"})).status == 503
+        await healed(gateway, operator)
+        assert (await client.send("GET", f"{tasks}/c")).json["status"] == "done"
+        gateway.injector.inject("append", Mode.FAIL)
+        assert (await client.send("POST", "/lab/holds", {"n": 2}, run="p")).code == "ERR_JOURNAL_UNAVAILABLE"
+        await healed(gateway, operator)
+        assert await used(client, "p") == {"calls": 1, "steps": 1, "usd": 0.25, "tokens": 0}
+    async with faulty(tmp_path, origin.port) as (_, client, _):
+        assert await used(client, "p") == {"calls": 1, "steps": 1, "usd": 0.25, "tokens": 0}
