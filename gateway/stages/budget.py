@@ -188,6 +188,7 @@ class BudgetStage:
     def _admit(self, run: Run, call: Call) -> Refusal | None:
         meter, at, now = meter_of(run), self._clock.at(), self._clock.now()
         if call.budget is not None and (lower := tightened(meter.caps, call.budget)) and run.state.version:
+            self._trajectories.has_budgets = True
             self._trajectories.record(run, [BudgetTightened(caps=lower)])
         is_step = not call.operation.is_read
         if is_step and run.state.collects(call.action.hex()):
