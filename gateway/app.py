@@ -375,7 +375,7 @@ class Gateway:
             clock,
             self.catalog,
             watchdog,
-            Tasks(self._trajectories, clock, packet_schemas()),
+            Tasks(self._trajectories, clock, packet_schemas(), self._containment),
         )
         self._claims = Claims(self._containment, self.catalog, clock)
         self._runs.hand_off, self._runs.receive = self._claims.hand_off, self._claims.receive

@@ -446,6 +446,25 @@ async def test_the_stream_of_what_is_contained_is_no_run(tmp_path: Path) -> None
         assert (await gateway.operator.send("GET", "/api/v1/trajectories")).json["trajectories"] == []
 
 
+async def test_a_quarantined_task_launders_nothing_through_a_child(tmp_path: Path) -> None:
+    """The child works on what its parent has made of it: what it writes is suspect, and no further child is opened."""
+    tasks = "/seawall/v1/tasks"
+    async with Origin() as origin, serving(tmp_path, origin.port, WORLD) as gateway:
+        agent = gateway.agent
+        for packet in ({"task_id": "bad"}, {"task_id": "child", "parent_task_id": "bad"}, {"task_id": "other"}):
+            assert (await agent.send("POST", tasks, packet)).status == 201
+        await agent.send("PUT", "/files/files/a", {"n": 1}, run="child")
+        await agent.send("PUT", "/files/files/b", {"n": 1}, run="other")
+        told = await quarantine(gateway, trajectory="bad")
+        refused = await agent.send("GET", "/files/files/a", run="other")
+        assert (refused.code, refused.json["artifacts"][0]["taint"]) == ("ERR_ARTIFACT_QUARANTINED", "suspect")
+        assert (await agent.send("GET", "/files/files/b", run="other")).status == 200
+        late = await agent.send("POST", tasks, {"task_id": "late", "parent_task_id": "bad"})
+        assert (late.status, late.code) == (423, "ERR_QUARANTINED")
+        shown = (await gateway.operator.send("GET", f"/api/v1/quarantine/{told['id']}")).json
+        assert shown["contaminated"] == ["child"]
+
+
 @contextlib.contextmanager
 def a_cgroup(agent: str) -> Iterator[Path]:
     """A real cgroup v2 of that name, which has to be empty in the end."""
