@@ -15,6 +15,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Final
 
 from gateway.clock import Clock
 from gateway.core.budget import Meter
@@ -46,6 +47,9 @@ from gateway.journal.aside import Aside, Ended, Observation, is_observation
 from gateway.telemetry import Telemetry
 
 __all__ = ["OWN", "Flight", "Read", "Run", "Trajectories"]
+
+# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+_FINALIZING: Final = Phase.FINALIZING
 
 OWN = "~"
 """Streams of our own begin so; no run can have such a name."""
@@ -466,7 +470,7 @@ class Trajectories:
         if run is None or run.is_lost:
             return
         run.state.delivered(number)
-        if run.state.is_implicit and run.state.phase is Phase.FINALIZING:
+        if run.state.is_implicit and run.state.phase is _FINALIZING:
             self.close_if_done(run, by="pivot")
 
     def close_if_done(self, run: Run, *, by: str, forget: bool = False) -> bool:
