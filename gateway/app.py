@@ -193,6 +193,8 @@ class Gateway:
         self._trajectories.on_unwinding = self._wake_unwinder
         self._trajectories.on_finalizing = self._wake_finalizer
         self._quarantiner.enforce()
+        self._trajectories.on_read = self._quarantiner.enforce_on
+        await self._stages.budget.settle_children()
         self._resume()
         _log.info("recovered", extra={"event": "recovered", "open_runs": {kind.value: n for kind, n in runs.items()}})
         await self._serve_agents()
@@ -373,7 +375,7 @@ class Gateway:
             clock,
             self.catalog,
             watchdog,
-            Tasks(self._trajectories, clock, packet_schemas()),
+            Tasks(self._trajectories, clock, packet_schemas(), self._containment),
         )
         self._claims = Claims(self._containment, self.catalog, clock)
         self._runs.hand_off, self._runs.receive = self._claims.hand_off, self._claims.receive
@@ -609,6 +611,7 @@ class Gateway:
         self._broker.readmit(run)
         if phase in (Phase.SUCCEEDED, Phase.ABORTED_CLEAN, Phase.CLOSED):
             self._broker.end_run(run, "the run is over")
+            self._stages.budget.settle(run)
 
     def _agent_of(self, run: str) -> str:
         known = self._trajectories.get(run)
@@ -653,6 +656,9 @@ class Gateway:
             journal_queue=None if self._stats is None else self._stats.queued,
             journal_oldest_queued_s=None if self._stats is None else self._stats.oldest_queued_s,
             journal_is_healthy=self._journal.is_healthy,
+            rules=self._stages.policy.totals(),
+            quarantines_in_force=_number(self._quarantiner.statistics(), "in_force"),
+            artifact_edges=_number(self._quarantiner.statistics(), "artifact_edges"),
         )
 
     async def _refresh(self) -> None:

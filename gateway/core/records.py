@@ -680,6 +680,21 @@ class TaskEnded:
     result: dict[str, Any]
 
 
+@frozen
+class ChildOpened:
+    """A task that names this run as its parent is about to be opened: what it spends counts here, too."""
+
+    child: str
+
+
+@frozen
+class ChildSettled:
+    """That task is over, and has spent so much in all, its own children included."""
+
+    child: str
+    values: dict[str, float] = field(default_factory=dict)
+
+
 Record = (
     TrajectoryOpened
     | StepIntended
@@ -724,6 +739,8 @@ Record = (
     | UsageReported
     | TaskAccepted
     | TaskEnded
+    | ChildOpened
+    | ChildSettled
     | ContentBlocked
 )
 

@@ -7,7 +7,7 @@ copies; who needs the old state folds again. What leads to records is `core/saga
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, assert_never
@@ -20,6 +20,8 @@ from gateway.core.records import (
     ApprovalExpired,
     ApprovalRequested,
     BudgetTightened,
+    ChildOpened,
+    ChildSettled,
     CompensationCompleted,
     CompensationIntended,
     CompensationRefused,
@@ -66,6 +68,7 @@ from gateway.core.tool import BoundRequest
 
 __all__ = [
     "OVERDUE_FAULT",
+    "UNSENT_FAULT",
     "Blocked",
     "Clearance",
     "IllegalRecord",
@@ -255,7 +258,10 @@ class Trajectory:
         in_flight, in_doubt, unbound: numbers of the steps that are so, for the pivot's gate in constant time.
         leases: numbers of the steps whose effect is good for a time only, undone ones among them.
         pivot: the pivot step from its intent on, unless it failed.
-        budget, usage: caps by name; what was spent of them beside what the steps and reads themselves tell.
+        unsent: how many steps never left.
+        budget, usage: caps by name; what was spent of them beside what the steps and reads themselves tell, by children
+            that are over, too.
+        children: tasks that name it as their parent and are not settled yet.
         reports: names of the latest reports of usage, each of which counts once.
         undelivered: steps whose results the agent has not got yet.
         newly_delivered: delivered since the last record, to ride on the next one.
@@ -286,6 +292,7 @@ class Trajectory:
     budget: dict[str, float] = field(default_factory=dict)
     usage: dict[str, float] = field(default_factory=dict)
     reports: dict[str, None] = field(default_factory=dict)
+    children: dict[str, None] = field(default_factory=dict)
     savepoints: dict[str, int] = field(default_factory=dict)
     rewinding: str | None = None
     recovery_failures: int = 0
@@ -299,6 +306,7 @@ class Trajectory:
     undelivered: set[int] = field(default_factory=set)
     newly_delivered: list[int] = field(default_factory=list)
     pivot: int | None = None
+    unsent: int = 0
     reads: int = 0
     refusals: int = 0
     reason: str = ""
@@ -460,6 +468,7 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             step.compensator, step.unbound = record.compensator, record.unbound
             step.order, state.recovery_failures = max(step.order, state.version + 1), 0
             step.fault, step.status, step.answer = record.fault, record.status, record.answer
+            state.unsent += record.fault == UNSENT_FAULT
             _not_landed(state, step)
         case StepInDoubt():
             step = _take(state, record.step, record, StepState.INTENDED)
@@ -548,6 +557,12 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             state.budget.update(record.caps)
         case UsageReported():
             _used(state, record)
+        case ChildOpened():
+            state.children[record.child] = None
+        case ChildSettled():
+            if record.child in state.children:
+                del state.children[record.child]
+                _spent(state, record.values)
         case ContentBlocked():
             blocked = state.blocked.setdefault((record.tool, record.operation), Blocked())
             blocked.actions[record.action] = None
@@ -584,6 +599,9 @@ _TIERS: dict[str, Tier] = {tier.value: tier for tier in Tier}
 OVERDUE_FAULT = "overdue"
 """The doubt of a step that ran for longer than twice its timeout."""
 
+UNSENT_FAULT = "unsent"
+"""The fault of a step that certainly never left: it costs its run no step, call or retry."""
+
 BLOCKED_KEPT = 256
 """Actions of one operation that are remembered as blocked."""
 
@@ -591,9 +609,13 @@ REPORTS_KEPT = 256
 """Names of reports that are remembered, so that one that is sent again is not counted again."""
 
 
-def _used(state: Trajectory, record: UsageReported) -> None:
-    for name, amount in record.values.items():
+def _spent(state: Trajectory, values: Mapping[str, float]) -> None:
+    for name, amount in values.items():
         state.usage[name] = state.usage.get(name, 0.0) + amount
+
+
+def _used(state: Trajectory, record: UsageReported) -> None:
+    _spent(state, record.values)
     if record.report is not None:
         state.reports[record.report] = None
         if len(state.reports) > REPORTS_KEPT:

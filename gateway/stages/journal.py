@@ -20,7 +20,7 @@ from gateway.core.outcome import Outcome, Refusal, Rejected
 from gateway.core.records import CompensationIntended, RecordedRequest, StepFailed, StepIntended, StepReleased
 from gateway.core.saga import Begin, IntendCompensation, admits_repeat, admits_settling, decide
 from gateway.core.settle import why_not_resent
-from gateway.core.trajectory import StepState
+from gateway.core.trajectory import UNSENT_FAULT, StepState
 from gateway.journal import Conflict, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.stages.outbox import claims_of
@@ -165,7 +165,7 @@ class JournalStage:
     def _withdraw(self, run: Run, call: Call) -> None:
         """The intent may reach the disk yet, but nothing was sent and nothing will be."""
         never = StepFailed(
-            step=call.step or 0, fault="none", detail="never sent: given up while its intent was written"
+            step=call.step or 0, fault=UNSENT_FAULT, detail="never sent: given up while its intent was written"
         )
         self._trajectories.record(run, [never])
 

@@ -127,9 +127,8 @@ class RecoveryStage:
 
     def _blocked(self, call: Call) -> Refusal | None:
         """Return why a call is not sent whose content was blocked, or whose step was reworded too often; else None."""
-        run = self._trajectories.get(call.trajectory) if call.trajectory else None
-        if run is None and not call.trajectory and (runs := self._trajectories.implicit(call.agent)):
-            run = runs[-1]
+        trajectories = self._trajectories
+        run = trajectories.get(call.trajectory) if call.trajectory else trajectories.latest(call.agent)
         if run is None or not run.state.blocked:
             return None
         blocked = run.state.blocked.get((call.tool.name, call.operation.name))

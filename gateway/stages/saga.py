@@ -32,6 +32,7 @@ from gateway.core.records import (
 from gateway.core.retry import conclude
 from gateway.core.saga import Doubt, admits, admits_settling
 from gateway.core.tool import BoundRequest
+from gateway.core.trajectory import UNSENT_FAULT
 from gateway.journal import Conflict, Journal, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.stages.environment import call_env
@@ -106,6 +107,8 @@ class SagaStage:
         return current if current is not None and step is not None and step.key == call.key else run
 
     async def _record(self, run: Run, call: Call, outcome: Outcome) -> Outcome:
+        if run.flying and (flight := run.flying.get(call)) is not None:
+            flight.answer = outcome
         try:
             record, answer = await self._outcome(call, outcome)
         except Exception as error:
@@ -160,7 +163,8 @@ class SagaStage:
                 )
                 return (None if self._is_in_doubt(call) else record_), outcome
             case Rejected(refusal):
-                return StepFailed(step=number, fault="none", detail=refusal.detail), outcome
+                fault = UNSENT_FAULT if call.attempt <= 1 and not self._is_in_doubt(call) else Fault.NONE.value
+                return StepFailed(step=number, fault=fault, detail=refusal.detail), outcome
             case _ as never:
                 assert_never(never)
 
@@ -233,6 +237,8 @@ class SagaStage:
         self._trajectories.note_read(
             run, (call.tool.name, call.operation.name, call.request.method, path, _OBSERVED[type(outcome)], status)
         )
+        if run.flying and (flight := run.flying.get(call)) is not None:
+            flight.taken.pop("calls", None)  # from here on the run's records tell of it
 
     def _note_broken_off(self, run: Run, call: Call, error: BaseException) -> None:
         """A call that was torn out of the pipeline after its intent: its effect is unknown."""

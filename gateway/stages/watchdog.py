@@ -111,7 +111,7 @@ class WatchdogStage:
         if call.lane is not _FORWARD or call.step is not None:
             return await proceed(call)
         trajectories, is_read = self._trajectories, call.operation.is_read
-        run = trajectories.get(call.trajectory) if call.trajectory else self._implicit(call)
+        run = trajectories.get(call.trajectory) if call.trajectory else trajectories.latest(call.agent)
         if run is not None and run.is_lost and not is_read:
             try:
                 run = await self._trajectories.find(run.state.id)
@@ -170,15 +170,11 @@ class WatchdogStage:
 
     # --- before
 
-    def _implicit(self, call: Call) -> Run | None:
-        runs = self._trajectories.implicit(call.agent)
-        return runs[-1] if runs else None
-
     async def _before(self, run: Run, call: Call) -> Refusal | None:
         state = run.state
         if state.circles is not None and state.circles.is_deadlocked:
             return deadlocked(state)
-        if run.is_lost or state.phase not in _OPEN:
+        if state.phase not in _OPEN:
             return None
         dog = self.dog(run)
         if not call.operation.is_read and (call.tool.state is not None or state.id in self._asking):
@@ -186,6 +182,9 @@ class WatchdogStage:
         loop = dog.check(call.action, is_read=call.operation.is_read)
         if loop is None or state.collects(call.action.hex()):
             return None
+        if run.is_lost:
+            # What is decided on it would be lost with it, and what its watchdog objects to may not leave.
+            return _unread(call, JournalUnavailable("what its watchdog has to say could not be recorded"))
         return await self._interrupt(run, dog, call, loop)
 
     async def _interrupt(self, run: Run, dog: Watchdog, call: Call, loop: Loop) -> Refusal | None:
@@ -206,6 +205,9 @@ class WatchdogStage:
         if mode is WatchdogMode.OBSERVE:
             return None
         future = self._trajectories.record(run, told.records, lazy=done in ("interrupt", "mask"))
+        if done == "deadlock":
+            # Before anybody knows whether it is on disk: a lease that was taken for nothing is only taken anew.
+            self.revoke(run.state.id)
         if done not in ("rewind", "deadlock"):
             return told.refusal
         try:
@@ -216,9 +218,7 @@ class WatchdogStage:
                 detail=f"The run goes in circles, and that could not be recorded ({error}); nothing was sent.",
                 retry_after_ms=1000,
             )
-        if done == "deadlock":
-            self.revoke(run.state.id)
-        else:
+        if done == "rewind":
             await self._taken_back(run, call.deadline)
         dog.heard_s = self._clock.now()
         return told.refusal
