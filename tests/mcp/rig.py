@@ -30,6 +30,9 @@ class Ledger:
         lose: how many answers are lost after the write was done.
         announce: say before a write's answer that the tools have changed.
         refuse: how many calls get an HTTP status instead.
+        demands: refuse whoever has no credential, whatever they want.
+        used, ended: the sessions in which tools were called, and those that said goodbye.
+        ids: the sessions and ids of all requests.
         honours_keys: a write under a key that is known is not done again, and gets its first answer.
     """
 
@@ -49,6 +52,10 @@ class Ledger:
     authorizations: list[str | None] = field(default_factory=list)
     sessions: int = 0
     forget_sessions: bool = False
+    demands: bool = False
+    used: list[str | None] = field(default_factory=list)
+    ended: list[str | None] = field(default_factory=list)
+    ids: list[tuple[str | None, Any]] = field(default_factory=list)
     url: str = ""
 
     def tools(self) -> list[dict[str, Any]]:
@@ -66,6 +73,11 @@ class Ledger:
         ]
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        session = request.headers.get("Mcp-Session-Id")
+        if self.demands and "Authorization" not in request.headers:
+            return web.Response(status=401)
+        if request.method == "DELETE":
+            self.ended.append(session)
         if request.method != "POST":
             return web.Response(status=405)
         body = await request.json()
@@ -85,6 +97,7 @@ class Ledger:
             return web.json_response({"jsonrpc": "2.0", "id": body["id"], "error": error})
         if "id" not in body:
             return web.Response(status=202)
+        self.ids.append((session, body["id"]))
         if self.forget_sessions and request.headers.get("Mcp-Session-Id") != f"s{self.sessions}":
             return web.Response(status=404)
         if method == "tools/list":
@@ -99,6 +112,7 @@ class Ledger:
         if self.refuse:
             self.refuse -= 1
             return web.Response(status=self.refuse_status, headers=self.refuse_headers, text="not now")
+        self.used.append(request.headers.get("Mcp-Session-Id"))
         name, arguments = body["params"]["name"], body["params"].get("arguments", {})
         meta = body["params"].get("_meta", {})
         self.metas.append(meta)

@@ -160,6 +160,32 @@ async def test_a_credential_challenge_passes_through_untouched(tmp_path: Path) -
         assert server.authorizations[-1] == "Bearer t"
 
 
+async def test_a_clients_own_credential_opens_uses_and_ends_its_session(tmp_path: Path) -> None:
+    """A server that wants one for everything gets it with the greeting and the goodbye too, after a restart as well."""
+    async with ledger(demands=True) as server:
+        child = Child(tmp_path, 0, manifest(server.url, DECLARED))
+        client = Raw(await child.start(), Authorization="Bearer a")
+        await client.initialize()
+        await client.call("charge", {"amount": 1})
+        await child.kill()
+        client.client = await child.start()
+        await client.call("charge", {"amount": 2})
+        assert (await client.client.send("DELETE", client.path, headers=client.headers)).status == 204
+        assert (server.sessions, server.ended, set(server.used)) == (1, ["s1"], {"s1"})
+        await child.terminate()
+
+
+async def test_stateless_clients_with_credentials_share_no_session(tmp_path: Path) -> None:
+    """What a server keeps for one of them is not for the other."""
+    async with ledger(demands=True) as server, serving(tmp_path, 0, manifest(server.url, DECLARED)) as on:
+        for who in ("a", "b", "a"):
+            client = Raw(on.agent, Authorization=f"Bearer {who}")
+            params = {"name": "charge", "arguments": {"amount": 1}, "_meta": MODERN}
+            assert result_of(await client.post("tools/call", params, modern_headers("tools/call", "charge")))
+        assert len(set(server.used)) == 2
+        assert server.used[0] == server.used[2]
+
+
 async def test_a_credential_of_the_client_goes_to_no_server_behind_the_common_endpoint(tmp_path: Path) -> None:
     """It was meant for one of them at most (MCPJungle#252)."""
     async with ledger() as server, serving(tmp_path, 0, manifest(server.url, DECLARED)) as on:

@@ -13,20 +13,29 @@ from typing import Any
 import pytest
 
 from gateway.ingress import mcp as front
-from tests.gateway.harness import Serving, serving
+from tests.gateway.harness import Client, Serving, serving
 from tests.mcp.rig import EVERYTHING, SERVERS, Raw, ledger, message_of
 from tests.mcp.test_gateway import DECLARED, MODERN, manifest, modern_headers
 
 
 @asynccontextmanager
 async def stream(
-    on: Serving, method: str, client: Raw, body: Any, headers: Any = ()
+    on: Serving, method: str, client: Raw, body: Any, headers: Any = (), *, kinds: tuple[str, ...] = (":", "data:")
 ) -> AsyncIterator[AsyncIterator[str]]:
-    """Send a request and read the lines of its answer as they come."""
-    reader, writer = await on.agent.open()
+    """Send a request and read the lines of its answer, of these kinds, as they come."""
+    async with streaming(on.agent, method, client, body, headers, kinds=kinds) as lines:
+        yield lines
+
+
+@asynccontextmanager
+async def streaming(
+    agent: Client, method: str, client: Raw, body: Any, headers: Any = (), *, kinds: tuple[str, ...] = (":", "data:")
+) -> AsyncIterator[AsyncIterator[str]]:
+    """The same, of a gateway in a process of its own."""
+    reader, writer = await agent.open()
     data = b"" if body is None else json.dumps(body).encode()
     fields = [*client.headers, *headers, ("Content-Type", "application/json")]
-    writer.write(on.agent.head(method, client.path, fields, len(data) if body is not None else None) + data)
+    writer.write(agent.head(method, client.path, fields, len(data) if body is not None else None) + data)
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
     assert " 200 " in head, head
     assert "text/event-stream" in head
@@ -35,7 +44,7 @@ async def stream(
     async def lines() -> AsyncIterator[str]:
         while line := await reader.readline():
             text = line.decode().strip()
-            if text.startswith((":", "data:")):
+            if text.startswith(kinds):
                 yield text
 
     try:
@@ -119,7 +128,7 @@ async def test_a_client_that_listens_hears_of_changed_lists(tmp_path: Path) -> N
             await anext(session)
             acknowledged = json.loads((await anext(listening))[5:])
             assert acknowledged["method"] == "notifications/subscriptions/acknowledged"
-            on.gateway._egress.on_event("pay", "notifications/tools/list_changed", None)
+            on.gateway._egress.on_event("pay", None, "notifications/tools/list_changed", None, None)
             heard = json.loads((await anext(session))[5:])
             assert heard == {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
             told = json.loads((await anext(listening))[5:])
