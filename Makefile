@@ -11,6 +11,7 @@ SCHEDULES ?= 50000
 RUNS ?= 1000
 KILLS ?= 82
 SEEDS ?= 5
+OUT ?= docs/storms
 JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 
 .PHONY: setup demo test check clients suites k8s containers image dist bench chaos storm docs lock clean help
@@ -78,13 +79,8 @@ docs: $(STAMP) ## Write the generated pages and schemas again
 bench: $(STAMP) ## Compare direct calls, a bare proxy and the gateway, side by side
 	$(BIN)/python -m loadtests.bench
 
-storm: $(STAMP) $(ENVOY) ## Run every storm, the scoreboard and the crash storm; write docs/storms (an hour; RUNS=60 KILLS=10 SEEDS=1 STORMS="--only trip" for less)
-	$(BIN)/python -m loadtests.scoreboard --runs $(RUNS) --out docs/storms/scoreboard
-	$(BIN)/python -m loadtests.crashes --kills $(KILLS) --out docs/storms/crashes
-	$(BIN)/python -m loadtests.baselines --out docs/storms/baselines
-	mkdir -p docs/storms/journal
-	$(BIN)/python -m loadtests.journal_rate --json > docs/storms/journal/journal.json
-	$(BIN)/python -m loadtests.storms --seeds $(SEEDS) --jobs $(JOBS) --out docs/storms $(STORMS)
+storm: $(STAMP) $(ENVOY) ## Run every storm, the scoreboard and the crash storm; write docs/storms (half an hour; RUNS=60 KILLS=10 SEEDS=1 STORMS="--only trip" OUT=/tmp/storms for less)
+	$(BIN)/python -m loadtests.storm_report --runs $(RUNS) --kills $(KILLS) --seeds $(SEEDS) --jobs $(JOBS) --out $(OUT) $(STORMS)
 
 $(ENVOY):
 	$(PYTHON) -m venv --clear .clients/envoy

@@ -1,30 +1,47 @@
 """Instructions per call, counted by callgrind: the same number each time, whatever else the machine does.
 
-    python -m loadtests.instructions read write refused --limits loadtests/instructions.json
+    python -m loadtests.instructions read write        # exit code 1: a call has grown beyond its limit
+    python -m loadtests.instructions read write --write
 
-Runs `loadtests.hotpath` twice under valgrind, with few calls and with more, and takes the slope, so that start-up does not
-count. With `--limits` it fails where a call has grown by more than the tolerance; `--write` takes the figures over.
+Runs `loadtests.hotpath` under valgrind. Callgrind counts from the first measured call to the last and not before, so a count
+takes seconds although the start of a gateway would take minutes. Limits are in `limits.json`, by build of the interpreter.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import click
+import uvloop
 
+from loadtests import limits
+from loadtests.hotpath import run
 from loadtests.process import ROOT, python
 from loadtests.wire import WORKLOADS
 
-__all__ = ["instructions_per_call", "main", "verdict"]
+__all__ = ["KIND", "Callgrind", "instructions_per_call", "main"]
 
-FEW, MANY = 160, 800
-TOLERANCE = 0.03
+KIND = "instructions"
+CALLS, WARM_UP = 160, 160
+
+
+class Callgrind:
+    """Turns the counting on and off in this process (`loadtests.hotpath.Profiler`)."""
+
+    def enable(self) -> None:
+        """Begin to count."""
+        self._counting("on")
+
+    def disable(self) -> None:
+        """Stop."""
+        self._counting("off")
+
+    def _counting(self, how: str) -> None:
+        subprocess.run(["callgrind_control", "-i", how, str(os.getpid())], check=True, stdout=subprocess.DEVNULL)
 
 
 def instructions_per_call(workload: str) -> float:
@@ -32,54 +49,42 @@ def instructions_per_call(workload: str) -> float:
 
     Raises:
         LookupError: valgrind is not installed.
-        RuntimeError: the run failed.
+        RuntimeError: the run failed; holds the end of what it said.
     """
-    return (_count(workload, MANY) - _count(workload, FEW)) / (MANY - FEW)
-
-
-def verdict(counted: float, limit: float | None, tolerance: float = TOLERANCE) -> str | None:
-    """Return what is wrong with a count, or None. Without a limit nothing is."""
-    if limit is None or counted <= limit * (1 + tolerance):
-        return None
-    return f"{counted:,.0f} instructions a call, {counted / limit - 1:.1%} above the limit of {limit:,.0f}"
-
-
-def _count(workload: str, calls: int) -> int:
     valgrind = shutil.which("valgrind")
     if valgrind is None:
-        raise LookupError("valgrind is not installed")
-    command = [valgrind, "--tool=callgrind", "--callgrind-out-file=/dev/null", *python("loadtests.hotpath", workload)]
-    ran = subprocess.run(
-        [*command, str(calls)], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "0"}, capture_output=True, text=True
-    )
+        raise LookupError("valgrind is not installed (Debian package valgrind)")
+    command = [valgrind, "--tool=callgrind", "--instr-atstart=no", "--callgrind-out-file=/dev/null"]
+    command += python("loadtests.instructions", workload, "--here")
+    environ = {**os.environ, "PYTHONHASHSEED": "0"}
+    ran = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True)
     found = re.search(r"Collected : (\d+)", ran.stderr)
     if ran.returncode or found is None:
         raise RuntimeError(ran.stderr[-2000:])
-    return int(found[1])
+    return int(found[1]) / CALLS
 
 
 @click.command()
 @click.argument("workloads", nargs=-1, type=click.Choice(sorted(WORKLOADS)))
-@click.option("--limits", type=click.Path(path_type=Path), help="JSON file with the limit of each workload.")
-@click.option("--write", is_flag=True, help="Write what was counted into the file instead of judging it.")
-def main(workloads: tuple[str, ...], limits: Path | None, write: bool) -> None:
+@click.option("--write", is_flag=True, help="Take the counts over as limits of this build instead of judging them.")
+@click.option("--here", is_flag=True, hidden=True, help="Make the calls in this process, which runs under callgrind.")
+def main(workloads: tuple[str, ...], write: bool, here: bool) -> None:
     """Count the instructions of a call of each of the WORKLOADS. Exit code 1: one has grown."""
-    known: dict[str, float] = json.loads(limits.read_text()) if limits is not None and limits.exists() else {}
-    problems = []
+    if here:
+        uvloop.run(run(WORKLOADS[workloads[0]], CALLS, warm_up=WARM_UP, profiler=Callgrind()))
+        return
+    counted = {}
     for workload in workloads or sorted(WORKLOADS):
         try:
-            counted = instructions_per_call(workload)
+            counted[workload] = instructions_per_call(workload)
         except (LookupError, RuntimeError) as error:
             raise click.ClickException(str(error)) from error
-        click.echo(f"{workload}: {counted:,.0f} instructions a call")
-        if write:
-            known[workload] = round(counted)
-        elif (problem := verdict(counted, known.get(workload))) is not None:
-            problems.append(f"{workload}: {problem}")
-    if write and limits is not None:
-        limits.write_text(json.dumps(known, indent=1) + "\n")
-    for problem in problems:
-        click.echo(problem, err=True)
+        click.echo(f"{workload}: {counted[workload]:,.0f} instructions a call")
+    if write:
+        limits.record(KIND, limits.build(), counted)
+        return
+    problems = limits.judge(counted, limits.load(KIND), limits.build(), kind=KIND)
+    click.echo("".join(f"{problem}\n" for problem in problems), err=True, nl=False)
     sys.exit(bool(problems))
 
 

@@ -1,9 +1,10 @@
 """Bytecode instructions per call, function by function: the same numbers on every run, however busy the machine.
 
-    python -m loadtests.opcodes write --top 40
+    python -m loadtests.opcodes write --top 40         # exit code 1: a call has grown beyond its limit
+    python -m loadtests.opcodes --write                # take the counts over into limits.json
 
-Runs `loadtests.hotpath` under Python's own tracing. It says nothing of C code, which `loadtests.instructions` counts in
-minutes; it says in seconds which of our functions a call spends its instructions in.
+Runs `loadtests.hotpath` under Python's own tracing. It says nothing of C code, which `loadtests.instructions` counts; it
+says in a second which of our functions a call spends its instructions in.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from typing import Any
 import click
 import uvloop
 
+from loadtests import limits
 from loadtests.hotpath import AGENTS, run
 from loadtests.process import ROOT
 from loadtests.wire import WORKLOADS
 
-__all__ = ["Opcodes", "count"]
+__all__ = ["KIND", "Opcodes", "count"]
 
+KIND = "opcodes"
 CALLS = 80
 
 
@@ -33,6 +36,7 @@ class Opcodes:
 
     def enable(self) -> None:
         """Start counting, on this thread."""
+        sys._getframe().f_trace_opcodes = True  # CPython 3.12 counts nothing unless some frame asks beforehand
         sys.settrace(self._enter)
 
     def disable(self) -> None:
@@ -75,14 +79,23 @@ def count(workload: str, calls: int = CALLS) -> Opcodes:
 @click.command()
 @click.argument("workloads", nargs=-1, type=click.Choice(sorted(WORKLOADS)))
 @click.option("--top", type=click.IntRange(min=0), default=0, help="Show so many functions, the dearest first.")
-def main(workloads: tuple[str, ...], top: int) -> None:
-    """Count the bytecode instructions of a call of each of the WORKLOADS."""
+@click.option("--write", is_flag=True, help="Take the counts over as limits of this Python instead of judging them.")
+def main(workloads: tuple[str, ...], top: int, write: bool) -> None:
+    """Count the bytecode instructions of a call of each of the WORKLOADS. Exit code 1: one has grown."""
+    counted = {}
     for workload in workloads or sorted(WORKLOADS):
         calls = CALLS // AGENTS * AGENTS
         opcodes = count(workload, calls)
-        click.echo(f"{workload}: {opcodes.total / calls:,.0f} instructions a call")
+        counted[workload] = opcodes.total / calls
+        click.echo(f"{workload}: {counted[workload]:,.0f} instructions a call")
         for place, executed in opcodes.by_function()[:top]:
             click.echo(f"{executed / calls:8.1f}  {place}")
+    if write:
+        limits.record(KIND, limits.version(), counted)
+        return
+    problems = limits.judge(counted, limits.load(KIND), limits.version())
+    click.echo("".join(f"{problem}\n" for problem in problems), err=True, nl=False)
+    sys.exit(bool(problems))
 
 
 if __name__ == "__main__":

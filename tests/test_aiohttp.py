@@ -10,6 +10,7 @@ import pytest
 from aiohttp import http_parser
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpRequestParser, HttpResponseParser
+from aiohttp.http_exceptions import BadStatusLine
 
 
 class Protocol(BaseProtocol):
@@ -81,6 +82,19 @@ async def test_a_full_queue_stops_the_parser_until_a_message_is_taken() -> None:
     assert len(parser.feed_data(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 5)[0]) == 2
     parser.message_consumed()
     assert len(parser.feed_data(b"")[0]) == 1
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+@pytest.mark.parametrize(
+    ("version", "is_unknown"), [(b"HTTP/9.9", True), (b"HTTP/1.7", True), (b"HTTP/abc", False), (b"HTTP/10.1", False)]
+)
+async def test_a_version_that_it_does_not_know_is_called_one(version: bytes, is_unknown: bool, is_cut: bool) -> None:
+    """The words by which `HttpFront` tells 505 from 400; they may not depend on how the bytes were cut."""
+    parser = HttpRequestParser(BaseProtocol(asyncio.get_running_loop()), asyncio.get_running_loop(), 1 << 16)
+    data = b"GET / " + version + b"\r\nHost: a\r\n\r\n"
+    with pytest.raises(BadStatusLine) as raised:
+        list(map(parser.feed_data, [data[at : at + 1] for at in range(len(data))] if is_cut else [data]))
+    assert ("Invalid HTTP version" in raised.value.message) is is_unknown
 
 
 async def test_the_last_trailer_of_a_request_is_put_into_the_next_one() -> None:

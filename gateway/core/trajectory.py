@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from gateway.core.approval import Approval, ApprovalState, fold_approval
 from gateway.core.circles import Circles, fold_circles
@@ -106,6 +106,15 @@ class StepState(StrEnum):
     COMPENSATION_FAILED = "compensation_failed"
     STAGED = "staged"
     DEFERRED = "deferred"
+
+
+# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+_COMMITTED: Final = StepState.COMMITTED
+_FINALIZING: Final = Phase.FINALIZING
+_INTENDED: Final = StepState.INTENDED
+_IN_DOUBT: Final = StepState.IN_DOUBT
+_PIVOT: Final = Tier.PIVOT
+_PREPARING: Final = Phase.PREPARING
 
 
 class IllegalRecord(ValueError):
@@ -325,7 +334,7 @@ class Trajectory:
     @property
     def is_past_pivot(self) -> bool:
         """Whether it can only go forward, frozen or not."""
-        return self.pivot is not None or Phase.FINALIZING in (self.phase, self.resume)
+        return self.pivot is not None or _FINALIZING in (self.phase, self.resume)
 
     @property
     def open_incident(self) -> Incident | None:
@@ -387,7 +396,7 @@ class Trajectory:
         Only what is done has one: whatever the agent read of a step that is in doubt or deferred, its result is yet to come.
         """
         step = self.steps.get(number)
-        if step is not None and step.state is StepState.COMMITTED and not step.is_delivered:
+        if step is not None and step.state is _COMMITTED and not step.is_delivered:
             step.is_delivered = True
             self.undelivered.discard(number)
             self.newly_delivered.append(number)
@@ -594,9 +603,9 @@ def _used(state: Trajectory, record: UsageReported) -> None:
 def _intended(state: Trajectory, record: StepIntended, at: int) -> None:
     tier = _TIERS[record.tier]
     is_legal = (
-        (state.phase is Phase.PREPARING or state.phase is Phase.FINALIZING)
+        (state.phase is _PREPARING or state.phase is _FINALIZING)
         and record.step == len(state.steps) + 1
-        and (tier is not Tier.PIVOT or state.pivot is None)
+        and (tier is not _PIVOT or state.pivot is None)
     )
     _expect(state, record, is_legal)
     if record.delivered:
@@ -610,7 +619,7 @@ def _intended(state: Trajectory, record: StepIntended, at: int) -> None:
         fingerprint=record.fingerprint,
         occurrence=record.occurrence,
         key=record.key,
-        state=StepState.INTENDED,
+        state=_INTENDED,
         order=state.version + 1,
         is_idempotent=record.is_idempotent,
         caller=record.caller,
@@ -622,7 +631,7 @@ def _intended(state: Trajectory, record: StepIntended, at: int) -> None:
     )
     state.in_flight.add(record.step)
     _known(state, step)
-    if tier is Tier.PIVOT:
+    if tier is _PIVOT:
         state.pivot = record.step
 
 
@@ -681,10 +690,10 @@ def _known(state: Trajectory, step: Step) -> None:
 
 
 def _committed(state: Trajectory, record: StepCommitted, at: int) -> None:
-    step = _take(state, record.step, record, StepState.INTENDED, StepState.IN_DOUBT)
-    if step.state is StepState.INTENDED:
+    step = _take(state, record.step, record, _INTENDED, _IN_DOUBT)
+    if step.state is _INTENDED:
         step.order = state.version + 1
-    step.state, state.recovery_failures, step.committed_at = StepState.COMMITTED, 0, at
+    step.state, state.recovery_failures, step.committed_at = _COMMITTED, 0, at
     step.compensator, step.unbound, step.bad, step.detail = record.compensator, record.unbound, record.bad, ""
     if state.blocked and record.bad is None and (blocked := state.blocked.get((step.tool, step.operation))):
         blocked.attempts = 0
@@ -701,7 +710,7 @@ def _committed(state: Trajectory, record: StepCommitted, at: int) -> None:
         state.standing[(step.tool, step.operation)] += 1
     if step.number == state.pivot:
         _no_way_back(state)
-    elif Phase.FINALIZING in (state.phase, state.resume):
+    elif _FINALIZING in (state.phase, state.resume):
         step.compensator, state.standing = None, None
 
 

@@ -376,7 +376,7 @@ class Watchdog:
         period = self.settings.period
         if orbit is None:
             needed = [max(distance * laps, self.settings.returns) for distance in range(period + 1)]
-            states = deque[_State](maxlen=(laps + 1) * period + 1)
+            states: deque[_State] = deque(maxlen=(laps + 1) * period + 1)
             orbit = self._orbits[source] = _Orbit(states, [0] * (period + 1), needed)
             if len(self._orbits) > SOURCES:
                 self._orbits.popitem(last=False)

@@ -383,10 +383,19 @@ def control_app(control: Control) -> web.Application:
 def health_app(control: Control) -> web.Application:
     """Return the application that serves health and metrics alone."""
     app = web.Application(middlewares=[_problems])
+    app.on_response_prepare.append(_close_after_chunks)
     app.router.add_get("/healthz", control.healthz)
     app.router.add_get("/readyz", control.readyz)
     app.router.add_get("/metrics", control.scrape)
     return app
+
+
+async def _close_after_chunks(request: web.Request, response: web.StreamResponse) -> None:
+    """End the connection with the answer to a chunked request: aiohttp's parser puts the last of its trailers into the head
+    of the next request, which may be somebody else's behind a proxy. What was sent behind it goes unread."""
+    if "Transfer-Encoding" in request.headers:
+        response.headers["Connection"] = "close"
+        response.force_close()
 
 
 @web.middleware

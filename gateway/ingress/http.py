@@ -31,7 +31,7 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from aiohttp.http import HttpVersion, HttpVersion10, HttpVersion11
-from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from aiohttp.http_exceptions import BadStatusLine, HttpProcessingError, LineTooLong
 
 from gateway.core.framing import Framing, frame_answer
 from gateway.core.headers import field_lines
@@ -52,6 +52,7 @@ STALLED_S = 60.0
 LINE_BYTES = 16_384
 FIELD_BYTES = 32_768
 FIELDS = 128
+_VERSIONS = "Only HTTP/1.1 and HTTP/1.0 are spoken here."
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 
 
@@ -247,8 +248,7 @@ class HttpFront:
         framing = frame_answer("", response.status, response.headers, response.body.size)
         data = response.body.data if isinstance(response.body, BytesBody) else b""
         writer = ResponseWriter(connection)
-        names = [name.lower() for name, _ in framing.headers]
-        writer.write(self._head(response, framing, names, is_kept=False) + data)
+        writer.write(self._head(response, framing, is_kept=False) + data)
         await writer.drain()
 
     def _refusal(self, request: IncomingRequest) -> OutgoingResponse | None:
@@ -256,7 +256,7 @@ class HttpFront:
         if request.version not in (HttpVersion11, HttpVersion10):
             if request.version == HttpVersion(0, 9):
                 return self._closing(400, "The request line names no version of HTTP.")
-            return self._closing(505, "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
+            return self._closing(505, _VERSIONS)
         host = request.field(b"host")
         if host is not None and not _HOST.fullmatch(host):
             return self._closing(400, "The Host field names no host.")
@@ -321,15 +321,14 @@ class HttpFront:
         body = response.body
         is_http_1_0 = request.version == HttpVersion10
         framing = frame_answer(request.method, response.status, response.headers, body.size, is_http_1_0=is_http_1_0)
-        names = [name.lower() for name, _ in framing.headers]
         is_kept = (
             request.is_kept_alive
             and not self.is_draining
             and not framing.ends_by_closing
             and not request.is_waiting_for_continue
-            and b"connection" not in names
+            and b"connection" not in framing.names
         )
-        head = self._head(response, framing, names, is_kept=is_kept, is_http_1_0=is_http_1_0)
+        head = self._head(response, framing, is_kept=is_kept, is_http_1_0=is_http_1_0)
         if framing.is_bodiless:
             writer.write(head)
         elif type(body) is BytesBody:
@@ -344,12 +343,11 @@ class HttpFront:
         self,
         response: OutgoingResponse,
         framing: Framing,
-        names: list[bytes],
         *,
         is_kept: bool,
         is_http_1_0: bool = False,
     ) -> bytes:
-        headers = framing.headers
+        headers, names = framing.headers, framing.names
         if b"date" not in names:
             headers = (*headers, (b"Date", self._now()))
         if not is_kept:
@@ -360,7 +358,7 @@ class HttpFront:
         reason = response.reason
         if reason is None:
             reason = _REASONS.get(response.status, b"")
-        elif b"\r" in reason or b"\n" in reason:
+        elif reason.count(b"\r") or reason.count(b"\n"):
             reason = b""
         return b"HTTP/1.1 %d %b\r\n%b\r\n" % (response.status, reason, field_lines(headers))
 
@@ -379,6 +377,8 @@ class HttpFront:
             return self._closing(431, f"The request's head is longer than {HEAD_BYTES} bytes.")
         if isinstance(error, HttpProcessingError) and "too many headers" in error.message.lower():
             return self._closing(431, f"There are more than {self.limits.fields} header fields.")
+        if isinstance(error, BadStatusLine) and "Invalid HTTP version" in error.message:
+            return self._closing(505, _VERSIONS)
         return self._closing(400, "The request is not well-formed HTTP/1.1.")
 
 

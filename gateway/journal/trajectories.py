@@ -13,6 +13,7 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 from gateway.clock import Clock
 from gateway.core.budget import Meter
@@ -44,6 +45,9 @@ from gateway.journal import Append, Entry, Journal, JournalCorrupt, JournalUnava
 from gateway.telemetry import Telemetry
 
 __all__ = ["OWN", "Read", "Run", "Trajectories"]
+
+# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+_FINALIZING: Final = Phase.FINALIZING
 
 OWN = "~"
 """Streams of our own begin so; no run can have such a name."""
@@ -412,7 +416,7 @@ class Trajectories:
         if run is None or run.is_lost:
             return
         run.state.delivered(number)
-        if run.state.is_implicit and run.state.phase is Phase.FINALIZING:
+        if run.state.is_implicit and run.state.phase is _FINALIZING:
             self.close_if_done(run, by="pivot")
 
     def close_if_done(self, run: Run, *, by: str, forget: bool = False) -> bool:

@@ -7,6 +7,7 @@ attempt of the same step has its intent already and passes. Reads pass.
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from gateway.clock import Clock, settled
 from gateway.core.call import Call, Handler, Lane
@@ -27,6 +28,10 @@ from gateway.telemetry import Telemetry
 
 __all__ = ["JournalStage"]
 
+# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+_COMPENSATION: Final = Lane.COMPENSATION
+_LAZY: Final = JournalMode.LAZY
+
 INLINE_REQUEST_LIMIT = 16 * 1024
 """Requests up to this many bytes lie in the log itself; larger ones are kept beside it, once per content."""
 
@@ -41,12 +46,12 @@ class JournalStage:
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Make the intent durable, then go on."""
-        if call.operation.is_read and call.lane is not Lane.COMPENSATION:
+        if call.operation.is_read and call.lane is not _COMPENSATION:
             return await proceed(call)
         run = self._trajectories.get(call.trajectory)
         if run is None or run.is_lost:
             return _unavailable(call, f"run {call.trajectory} has to be read again")
-        if call.lane is Lane.COMPENSATION:
+        if call.lane is _COMPENSATION:
             refusal = admits_settling(run.state) or await self._intend_compensation(run, call)
         elif call.step is None:
             refusal = await self._intend(run, call)
@@ -110,7 +115,7 @@ class JournalStage:
         assert isinstance(intent, StepIntended)
         call.step, call.key, call.is_committed_to_send = intent.step, intent.key, True
         run.busy.add(intent.step)
-        is_lazy = call.operation.journal is JournalMode.LAZY
+        is_lazy = call.operation.journal is _LAZY
         future = self._trajectories.record(
             run, records, lazy=is_lazy, claims=claims_of(call, intent.caller, intent.step, self._clock.at())
         )

@@ -8,7 +8,7 @@ written innermost, by `stages/journal.py`, where the same question is asked once
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import assert_never
+from typing import Final, assert_never
 
 from gateway.clock import shielded
 from gateway.core.call import Call, Handler, Lane
@@ -42,6 +42,11 @@ from gateway.telemetry import Telemetry
 
 __all__ = ["SagaStage"]
 
+# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+_FINALIZATION: Final = Lane.FINALIZATION
+_FORWARD: Final = Lane.FORWARD
+_LAZY: Final = JournalMode.LAZY
+
 INLINE_LIMIT = 64 * 1024
 """Answers up to this many bytes lie in the log itself; larger ones are kept beside it."""
 
@@ -59,7 +64,7 @@ class SagaStage:
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Refuse what is not legal; record what happened."""
-        if call.lane not in (Lane.FORWARD, Lane.FINALIZATION):
+        if call.lane not in (_FORWARD, _FINALIZATION):
             return await proceed(call)
         run = self._trajectories.get(call.trajectory) or await self._trajectories.find(call.trajectory)
         if run is None:
@@ -118,7 +123,7 @@ class SagaStage:
             call.operation.tier,
             call.tool.name,
         )
-        if call.operation.journal is JournalMode.LAZY:
+        if call.operation.journal is _LAZY:
             return answer
         try:
             await shielded(future)

@@ -10,6 +10,9 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import InvalidStatus
 
 from gateway.config.tokens import TokenFile
 from gateway.core.server import ForwardSettings, UnknownHosts
@@ -454,6 +457,39 @@ async def test_the_tools_own_certificate_is_verified_though_we_read_for_it(tmp_p
         assert (answer.status, answer.code) == (502, "ERR_UPSTREAM_CONNECT")
         assert "TLS" in answer.json["detail"]
         await asked.aclose()
+
+
+@pytest.mark.parametrize("takes_them", [True, False])
+async def test_a_websocket_inside_https_that_is_read_is_bridged_or_refused(tmp_path: Path, takes_them: bool) -> None:
+    """A client that knows only HTTPS_PROXY and our authority: its sockets are the tool's to take, as everywhere else."""
+
+    async def echo(socket: ServerConnection) -> None:
+        async for message in socket:
+            await socket.send(message)
+
+    async with serve(echo, "127.0.0.1", 0, max_size=None) as tool:
+        port = next(iter(tool.sockets)).getsockname()[1]
+        text = f"{MANIFEST}  talk: {{upstream: 'http://127.0.0.1:{port}', hosts: [talk.pay.example]}}\n"
+        if takes_them:
+            text = text.replace("[talk.pay.example]", "[talk.pay.example], websocket: true")
+        async with world(tmp_path, intercept=True, text=text) as it:
+            assert it.authority is not None
+            asking = connect(
+                "wss://talk.pay.example/x", proxy=f"http://127.0.0.1:{it.running.agent.port}", max_size=None,
+                ssl=ssl.create_default_context(cadata=it.authority.pem),
+            )  # fmt: skip
+            if not takes_them:
+                with pytest.raises(InvalidStatus) as refused:
+                    await asking
+                assert refused.value.response.status_code == 501
+                assert b"takes no WebSockets" in (refused.value.response.body or b"")
+                return
+            async with asking as socket:
+                for message in ("text", b"\0\xff", "y" * (1 << 20)):
+                    await socket.send(message)
+                    assert await socket.recv() == message
+                await socket.close(4001, "done")
+            assert socket.close_code == 4001
 
 
 async def test_a_client_that_leaves_a_tunnel_cancels_its_read(tmp_path: Path) -> None:
