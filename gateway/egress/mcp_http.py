@@ -379,14 +379,19 @@ class HttpSession:
         missed = await self._get(self._since) if self._since is not None else _Heard.NOTHING
         rest = None if isinstance(missed, _Heard) else asyncio.get_running_loop().create_task(self._drain(missed))
         try:
-            opened = await self._get(None)
-            if isinstance(opened, Reply):
-                await self._drain(opened)
-                return _Heard.SOMETHING
-            if rest is None:
-                return opened
-            await rest
-            return _Heard.SOMETHING
+            pause_s = FIRST_PAUSE_S
+            while True:
+                opened = await self._get(None)
+                if isinstance(opened, Reply):
+                    await self._drain(opened)
+                    return _Heard.SOMETHING
+                if rest is None:
+                    return opened
+                # The server may have taken the stream from before the restart for one that is open still.
+                done, _ = await asyncio.wait((rest,), timeout=pause_s)
+                if done:
+                    return _Heard.SOMETHING
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         finally:
             if rest is not None:
                 rest.cancel()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp.client import streamable_http
 from mcp.client.client import Client
 
 from gateway.core.mcp_session import sealed_places
@@ -126,6 +127,12 @@ class Listening:
             self.told.get_nowait()
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python SDK comes back to its stream once, after as long as a restart may take; a busy machine may take longer."""
+    monkeypatch.setattr(streamable_http, "MAX_RECONNECTION_ATTEMPTS", 5)
+
+
 async def watching(client: Client, heard: Listening) -> None:
     """Subscribe, have the server tell of changes, and return once one has been heard of: now the client does listen."""
     await client.session.subscribe_resource(WATCHED)
@@ -165,6 +172,7 @@ async def test_a_client_that_says_goodbye_after_a_restart_ends_the_servers_sessi
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.usefixtures("patient")
 async def test_a_subscription_at_the_server_outlives_the_gateway(tmp_path: Path) -> None:
     """The Python SDK listens on, the server knows the session still, and what it was asked to watch it watches."""
     async with everything() as server, gateway(tmp_path, over_http(server.port, TOGGLE)) as child:
@@ -180,6 +188,7 @@ async def test_a_subscription_at_the_server_outlives_the_gateway(tmp_path: Path)
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("served", ["over HTTP", "over pipes"])
 async def test_what_was_set_is_set_again_where_the_server_has_forgotten(tmp_path: Path, served: str) -> None:
     """A child dies with its gateway; a server that was restarted too says that it does not know the session."""
