@@ -30,6 +30,8 @@ class Ledger:
         lose: how many answers are lost after the write was done.
         announce: say before a write's answer that the tools have changed.
         refuse: how many calls get an HTTP status instead.
+        raw: the latest message as it came.
+        paged: list one tool a page.
         demands: refuse whoever has no credential, whatever they want.
         used, ended: the sessions in which tools were called, and those that said goodbye.
         ids: the sessions and ids of all requests.
@@ -53,6 +55,8 @@ class Ledger:
     sessions: int = 0
     forget_sessions: bool = False
     demands: bool = False
+    raw: str = ""
+    paged: bool = False
     used: list[str | None] = field(default_factory=list)
     ended: list[str | None] = field(default_factory=list)
     ids: list[tuple[str | None, Any]] = field(default_factory=list)
@@ -80,7 +84,8 @@ class Ledger:
             self.ended.append(session)
         if request.method != "POST":
             return web.Response(status=405)
-        body = await request.json()
+        self.raw = await request.text()
+        body = json.loads(self.raw)
         method = body["method"]
         self.calls.append(method)
         self.authorizations.append(request.headers.get("Authorization"))
@@ -103,10 +108,21 @@ class Ledger:
         if method == "tools/list":
             if self.hold_lists and self.hold is not None:
                 await self.hold.wait()
+            if self.paged:
+                return self.said(body, self.page(int(body.get("params", {}).get("cursor", "0"))))
             return self.said(body, {"tools": self.tools()})
+        if method == "vendor/thing":  # What came, in the very bytes.
+            said = self.raw.partition('"params":')[2].removesuffix("}")
+            text = f'{{"jsonrpc":"2.0","id":{json.dumps(body["id"])},"result":{said}}}'
+            return web.Response(text=text, content_type="application/json")
         if method == "tools/call":
             return await self.call(request, body)
         return self.said(body, {"echo": body.get("params")})
+
+    def page(self, number: int) -> dict[str, Any]:
+        tools = self.tools()
+        more = {"nextCursor": str(number + 1)} if number + 1 < len(tools) else {}
+        return {"tools": tools[number : number + 1], **more}
 
     async def call(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         if self.refuse:

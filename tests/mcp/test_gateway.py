@@ -333,8 +333,26 @@ async def test_unknown_methods_pass_byte_for_byte(tmp_path: Path) -> None:
         body = f'{{"jsonrpc":"2.0","id":"odd","method":"vendor/thing","params":{odd}}}'.encode()
         fields = [*client.headers, ("Content-Type", "application/json")]
         answer = await on.agent.send("POST", client.path, body, headers=fields)
-        assert json.loads(answer.body)["id"] == "odd"
-        assert json.loads(answer.body)["result"]["echo"]["a"] == 123456789012345678901234567890
+        assert f'"params":{odd}' in server.raw
+        assert answer.body == f'{{"jsonrpc":"2.0","id":"odd","result":{odd}}}'.encode()
+
+
+async def test_pages_of_a_list_pass_and_are_put_together_behind_the_common_endpoint(tmp_path: Path) -> None:
+    """The server's own cursors at its own endpoint; one list of all pages at that of all servers."""
+    async with ledger(paged=True) as server, serving(tmp_path, 0, manifest(server.url, DECLARED)) as on:
+        client = Raw(on.agent)
+        await client.initialize()
+        names: list[str] = []
+        cursor: dict[str, str] = {}
+        for _ in range(4):
+            page = result_of(await client.post("tools/list", cursor))
+            names += [tool["name"] for tool in page["tools"]]
+            cursor = {"cursor": page["nextCursor"]} if "nextCursor" in page else {}
+        assert (names, cursor) == (["charge", "payout", "refund", "balance"], {})
+        everybody = Raw(on.agent, "/seawall/mcp")
+        await everybody.initialize()
+        listed = result_of(await everybody.post("tools/list"))
+        assert {tool["name"] for tool in listed["tools"]} == {f"pay__{name}" for name in names}
 
 
 async def test_http_operations_are_tools_too(tmp_path: Path) -> None:

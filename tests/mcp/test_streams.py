@@ -180,3 +180,28 @@ async def test_a_changed_list_on_the_stream_of_a_call_counts(tmp_path: Path) -> 
         await client.call("pay__charge", {"amount": 1})
         tools = message_of(await client.post("tools/list"))["result"]["tools"]
         assert "pay__charge" not in [tool["name"] for tool in tools], "its definition has changed, so it is held"
+
+
+async def test_what_one_client_is_told_no_other_hears(tmp_path: Path) -> None:
+    """A server's words in one session are its client's; those of a shared child go to whom they concern."""
+    async with ledger() as server, serving(tmp_path, 0, manifest(server.url)) as on:
+        ana, bob = Raw(on.agent), Raw(on.agent)
+        await ana.initialize()
+        await bob.initialize()
+        params = {"uri": "a:b"}
+        await ana.post("resources/subscribe", params)
+        async with stream(on, "GET", ana, None) as hers, stream(on, "GET", bob, None) as his:
+            await anext(hers)
+            await anext(his)
+            anas = next(one.client for one in on.gateway._mcp._conversations.all())
+            tell = on.gateway._egress.on_event
+            tell("pay", anas, "notifications/message", '{"data":"hers"}', None)
+            tell("pay", None, "notifications/resources/updated", json.dumps(params), None)
+            tell("pay", None, "notifications/tools/list_changed", None, None)
+            heard = [json.loads((await anext(hers))[5:])["method"] for _ in range(3)]
+            assert heard == [
+                "notifications/message",
+                "notifications/resources/updated",
+                "notifications/tools/list_changed",
+            ]
+            assert json.loads((await anext(his))[5:])["method"] == "notifications/tools/list_changed"
