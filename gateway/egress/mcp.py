@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Awaitable, Mapping
-from dataclasses import replace
 
 from gateway.clock import Clock
 from gateway.core.codes import Dispatched
@@ -22,7 +21,7 @@ from gateway.core.mcp_tools import called
 from gateway.core.message import Body, BytesBody, Reply, Request, first_header
 from gateway.core.tool import ToolSpec
 from gateway.egress import Egress, Timings
-from gateway.egress.mcp_http import HttpServer, place_of
+from gateway.egress.mcp_http import HttpServer, never_sent, place_of
 from gateway.egress.mcp_link import OWN_CLIENT, Answer, Exchange, OnEvent, OnQuestion, Server, Session
 from gateway.egress.mcp_memory import SessionMemory
 from gateway.egress.mcp_stdio import StdioServer
@@ -98,10 +97,8 @@ class McpEgress:
         if method == "resources/unsubscribe" and self._is_wanted_by_others(tool, exchange.client, params):
             return await self._set(tool, method, params, exchange, _DONE)
         session = await self.session(tool, exchange.client, timings)
-        if isinstance(session, Reply):
-            return session
-        if isinstance(session, Broken):  # Whatever became of the greeting, the request itself was not sent.
-            return replace(session, dispatched=Dispatched.NO)
+        if isinstance(session, Reply | Broken):
+            return await never_sent(tool.name, session)
         answer = await self._first(session, method, params, exchange, timings, has_side_effects=has_side_effects)
         if method in SETTING:
             return await self._set(tool, method, params, exchange, answer)

@@ -334,8 +334,7 @@ class HttpSession:
             problem = await self.greet(timings)
             if problem is not None:
                 await self._server.drop(self)
-                # What made us ask was not looked at, and now it was not even sent.
-                return replace(problem, dispatched=Dispatched.NO) if isinstance(problem, Broken) else problem
+                return await never_sent(self._server.tool.name, problem)
             await self.set_again(timings)
             return None
 
@@ -671,6 +670,17 @@ def readdressed(answer: Message, id: str) -> bytes:
     if answer.error is not None:
         return f'{{"jsonrpc":"2.0","id":{id},"error":{answer.error}}}'.encode()
     return result_message(id, answer.result or "{}")
+
+
+async def never_sent(server: str, problem: Reply | Broken) -> Reply | Broken:
+    """Return what a greeting that went wrong means for the request that wanted it: whatever became of the one, the other was
+    not sent. What a server says of us or of its load (401, 429, 503) is for the client to see."""
+    if isinstance(problem, Broken):
+        return replace(problem, dispatched=Dispatched.NO)
+    if problem.status < 500 or problem.status == 503:
+        return problem
+    await problem.aclose()
+    return Broken(Fault.SERVER, Dispatched.NO, f"{server} answered {problem.status} to its greeting")
 
 
 def place_of(tool: ToolSpec) -> str:

@@ -31,6 +31,7 @@ class Ledger:
         announce: say before a write's answer that the tools have changed.
         refuse: how many calls get an HTTP status instead.
         raw: the latest message as it came.
+        ill: fail at greetings.
         paged: list one tool a page.
         demands: refuse whoever has no credential, whatever they want.
         used, ended: the sessions in which tools were called, and those that said goodbye.
@@ -57,6 +58,7 @@ class Ledger:
     demands: bool = False
     raw: str = ""
     paged: bool = False
+    ill: bool = False
     used: list[str | None] = field(default_factory=list)
     ended: list[str | None] = field(default_factory=list)
     ids: list[tuple[str | None, Any]] = field(default_factory=list)
@@ -89,6 +91,8 @@ class Ledger:
         method = body["method"]
         self.calls.append(method)
         self.authorizations.append(request.headers.get("Authorization"))
+        if method == "initialize" and self.ill:
+            return web.Response(status=500)
         if method == "initialize":
             self.sessions += 1
             result = {

@@ -261,6 +261,19 @@ async def test_a_session_that_the_server_forgot_is_opened_again(tmp_path: Path) 
         assert [effect["amount"] for effect in server.effects] == [1, 2]
 
 
+async def test_a_write_is_not_in_doubt_because_a_greeting_failed(tmp_path: Path) -> None:
+    """It was not sent: the answer says so, and the agent may make it again."""
+    async with ledger(forget_sessions=True) as server, serving(tmp_path, 0, manifest(server.url, DECLARED)) as on:
+        client = Raw(on.agent)
+        await client.initialize()
+        await client.call("charge", {"amount": 1})
+        server.sessions += 1
+        server.ill = True
+        refused = problem_of(await client.call("charge", {"amount": 2}))
+        assert refused["dispatched"] == "no"
+        assert [effect["amount"] for effect in server.effects] == [1]
+
+
 async def test_a_dead_server_takes_away_its_own_tools_and_says_so(tmp_path: Path) -> None:
     """Others stay (agentgateway#962)."""
     more = "  gone:\n    mcp: {url: 'http://127.0.0.1:1/mcp'}\n"
