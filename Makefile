@@ -48,11 +48,13 @@ dist: $(STAMP) ## Build wheel and sdist; the same sources give the same bytes
 
 clients: $(CLIENTS) ## Install the clients, servers and load generators of other people that tests drive
 
-$(CLIENTS): $(STAMP) tests/mcp/environments/langgraph.txt tests/mcp/npm/package-lock.json loadtests/environments/generators.txt
+$(CLIENTS): $(STAMP) tests/mcp/environments/langgraph.txt tests/mcp/npm/package-lock.json loadtests/environments/generators.txt loadtests/environments/mcp_proxy.txt
 	$(PYTHON) -m venv --clear .clients/langgraph
 	.clients/langgraph/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/mcp/environments/langgraph.txt
 	$(PYTHON) -m venv --clear .clients/generators
 	.clients/generators/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r loadtests/environments/generators.txt
+	$(PYTHON) -m venv --clear .clients/mcp-proxy
+	.clients/mcp-proxy/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r loadtests/environments/mcp_proxy.txt
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/npm ci --silent --no-fund --no-audit --prefix tests/mcp/npm
 	@touch $(CLIENTS)
 
