@@ -67,6 +67,13 @@ def canonical_body(content_type: str, body: bytes) -> bytes:
     if _looks_lossy(body) and _looks_lossy(_STRING.sub(b"", body)):
         return body
     try:
+        # Compact text that comes back as it was holds no key twice and no number that orjson would round.
+        value = orjson.loads(body)
+        if orjson.dumps(value) == body:
+            return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except ValueError:
+        pass  # what one parser does not take another may
+    try:
         return orjson.dumps(_DECODER.decode(body.decode()), option=orjson.OPT_SORT_KEYS)
     except (TypeError, ValueError, RecursionError):
         return body

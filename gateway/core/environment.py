@@ -92,11 +92,8 @@ class Seen(Lazily):
         self._query = query
 
     def _content_type(self) -> str:
-        return ", ".join(
-            value.decode("latin-1")
-            for name, value in self._headers
-            if len(name) == 12 and name.lower() == b"content-type"
-        )
+        kinds = [value for name, value in self._headers if len(name) == 12 and name.lower() == b"content-type"]
+        return b", ".join(kinds).decode("latin-1")
 
     def _form(self) -> dict[str, str] | None:
         return _pairs(self._body.decode("latin-1")) if media_type(self._content_type()) == _FORM else None

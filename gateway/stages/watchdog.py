@@ -377,22 +377,19 @@ _NOTHING = (b"", b"{}")
 """Bodies that say nothing, whatever their type."""
 
 
-def _own(call: Call) -> bytes:
+def _own(call: Call) -> tuple[str, str, str, bytes]:
     """What the call is, as the compensator of an earlier step would name it."""
     body, request = call.request.body, call.request
-    if body is None or (isinstance(body, BytesBody) and body.data.strip() in _NOTHING):
-        digest = fingerprint(request.method, request.target.decode("latin-1"), "", b"")
-    else:
-        digest = call.fingerprint
-    return b"%b %b" % (call.tool.name.encode(), digest)
+    is_plain = body is None or (isinstance(body, BytesBody) and body.data.strip() in _NOTHING)
+    return call.tool.name, request.method, request.target.decode("latin-1"), b"" if is_plain else call.fingerprint
 
 
-def _inverse(bound: BoundRequest) -> bytes:
-    kind = next((value for name, value in bound.headers if name.lower() == "content-type"), "")
+def _inverse(bound: BoundRequest) -> tuple[str, str, str, bytes]:
     body = (bound.body or "").encode()
     if body.strip() in _NOTHING:
-        kind, body = "", b""
-    return b"%b %b" % (bound.tool.encode(), fingerprint(bound.method, bound.target, kind, body))
+        return bound.tool, bound.method, bound.target, b""
+    kind = next((value for name, value in bound.headers if name.lower() == "content-type"), "")
+    return bound.tool, bound.method, bound.target, fingerprint(bound.method, bound.target, kind, body)
 
 
 def _cap(call: Call) -> int | None:
