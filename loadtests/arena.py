@@ -11,21 +11,25 @@ import http.client
 import json
 import socket
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.ingress.certificates import Authority
 from loadtests.figures import Point, Sample
 from loadtests.generator import Generator
 from loadtests.load import Load, Tally
-from loadtests.process import Cores, Server, python, rss_bytes, start, tree
+from loadtests.process import Cores, Server, free_port, python, rss_bytes, start, tree
+from loadtests.syncs import CountedSyncs, syncs_can_be_counted
 from loadtests.systems import Site, System, ledger_problems
-from loadtests.wire import WORKLOADS
+from loadtests.wire import WORKLOADS, WRITE
 
 __all__ = ["Arena", "Plan"]
 
 _RATE_CONNECTIONS = 32
+_SYNC_CALLS = 10
 _PRIMING_TRIES = 10  # more than the calls that open the dead tool's breaker
 
 
@@ -78,12 +82,19 @@ class Arena:
         nobody.bind(("127.0.0.1", 0))  # bound and never listening: whoever connects is refused
         self._generator = Generator(cores.load)
         self._stack.callback(self._generator.stop)
-        upstream = start("upstream", python("loadtests.upstream"), core=cores.load, folder=self._folder)
+        authority, tls_port = self._folder / "authority", free_port()
+        Authority.create(authority, at=time.time_ns() // 1_000_000, days=1, name="bench", only=("localhost",))
+        command = python("loadtests.upstream", "--authority", str(authority), "--tls-port", str(tls_port))
+        upstream = start("upstream", command, core=cores.load, folder=self._folder)
         self._stack.callback(upstream.stop)
-        self._site = Site(upstream, nobody.getsockname()[1], self._folder, cores)
+        self._site = Site(upstream, nobody.getsockname()[1], self._folder, cores, tls_port)
         for system in self._systems:
             self._servers[system.name] = system.start(self._site)
             self._stack.callback(self._servers[system.name].stop)
+
+    def verdicts(self) -> dict[str, list[str]]:
+        """Return what is wrong with the records of each system as a whole. Ask once everything has stopped."""
+        return {system.name: problems for system in self._systems if (problems := system.verdict(self._site))}
 
     def sample(
         self, system: System, point: Point, *, seconds: float, calls: int = sys.maxsize, number: int = 0
@@ -97,6 +108,13 @@ class Arena:
         problems = [f"{tally.problem} ({tally.wrong} wrong answers)"] if tally.problem else []
         problems += ledger_problems(self._ledger(), point.workload, tally.sent, adds_keys=system.adds_keys)
         problems += system.problems(self._site, mark, point.workload, tally.sent)
+        syncs = (
+            self._syncs(system)
+            if system.is_strict and point.workload == WRITE.name and syncs_can_be_counted()
+            else None
+        )
+        if syncs is not None and syncs < 1:
+            problems.append(f"a write that was answered should have cost a sync of the disk, it cost {syncs:.2f}")
         return Sample(
             system=system.name,
             point=point,
@@ -108,8 +126,15 @@ class Arena:
             cpu_us=tally.cpu_ns / 1e3 / max(tally.calls, 1),
             rss_mib=rss_bytes(pids) / 2**20,
             foreign_cores=tally.foreign_ns / 1e9 / max(tally.seconds, 1e-9),
+            syncs=syncs,
             problems=tuple(problems),
         )
+
+    def _syncs(self, system: System) -> float:
+        """Return how often the disk was synced for each write that was answered, one at a time: the kernel's count."""
+        with CountedSyncs(tree(self._servers[system.name].pid)[0], self._folder) as counted:
+            tally = self._offer(system, Point(WRITE.name, 1), calls=_SYNC_CALLS)
+        return counted.syncs / max(1, tally.sent)
 
     def _prime(self, system: System, point: Point) -> None:
         """Call until the answer is right: breakers open, and lazy records of the load before are flushed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 
 import click
@@ -31,11 +32,13 @@ def _end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
     return kept
 
 
-def _forward(session: ClientSession, upstream: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def _forward(
+    session: ClientSession, upstream: str, tls_upstream: str
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handle(request: web.Request) -> web.StreamResponse:
         async with session.request(
             request.method,
-            upstream + request.raw_path,
+            (tls_upstream if request.raw_path.startswith("/tls/") else upstream) + request.raw_path,
             headers=_end_to_end(request.headers),
             data=request.content if request.can_read_body else None,
             allow_redirects=False,
@@ -52,15 +55,16 @@ def _forward(session: ClientSession, upstream: str) -> Callable[[web.Request], A
     return handle
 
 
-async def _serve(upstream: str) -> None:
+async def _serve(upstream: str, tls_upstream: str, ca: str | None) -> None:
+    trust = ssl.create_default_context(cafile=ca)
     async with ClientSession(
-        connector=TCPConnector(limit=0, keepalive_timeout=3600),
+        connector=TCPConnector(limit=0, keepalive_timeout=3600, ssl=trust),
         timeout=ClientTimeout(total=60),
         auto_decompress=False,
         cookie_jar=DummyCookieJar(),
     ) as session:
         app = web.Application()
-        app.router.add_route("*", "/{tail:.*}", _forward(session, upstream))
+        app.router.add_route("*", "/{tail:.*}", _forward(session, upstream, tls_upstream))
         runner = web.AppRunner(app, access_log=None, keepalive_timeout=3600)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0, backlog=4096).start()
@@ -71,10 +75,12 @@ async def _serve(upstream: str) -> None:
 
 @click.command()
 @click.option("--upstream", required=True, help="Base URL of the tool.")
+@click.option("--tls-upstream", default="", help="Base URL of the tool for paths that begin with /tls/.")
+@click.option("--ca", help="Certificate of the authority that the TLS upstream is under.")
 @click.option("--loop", type=click.Choice(["asyncio", "uvloop"]), default="asyncio", help="Event loop to run on.")
-def main(upstream: str, loop: str) -> None:
+def main(upstream: str, tls_upstream: str, ca: str | None, loop: str) -> None:
     """Serve until killed; prints where it listens as one line of JSON."""
-    (uvloop.run if loop == "uvloop" else asyncio.run)(_serve(upstream))
+    (uvloop.run if loop == "uvloop" else asyncio.run)(_serve(upstream, tls_upstream, ca))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from loadtests.machine import facts
 from loadtests.peers import PEERS
 from loadtests.process import ROOT, Cores, pin
 from loadtests.report import render, replace_section
-from loadtests.systems import SYSTEMS, Direct, Seawall, System
+from loadtests.systems import SYSTEMS, Direct, System
 from loadtests.targets import judge
 
 __all__ = ["main"]
@@ -45,7 +45,9 @@ def _systems(_context: click.Context, _option: click.Parameter, value: str) -> l
 
 
 @click.command()
-@click.option("--systems", callback=_systems, default=",".join(SYSTEMS), show_default=True, help="What to compare.")
+@click.option(
+    "--systems", callback=_systems, default=",".join([*SYSTEMS, *PEERS]), show_default=True, help="What to compare."
+)
 @click.option("--base", default="bare-asyncio", show_default=True, help="The system that ratios are quoted against.")
 @click.option("--connections", callback=_numbers, default="1,16,64,256", show_default=True, help="Closed loops.")
 @click.option("--rate", type=click.FloatRange(0, 5000), default=300.0, show_default=True, help="Open loop; 0: none.")
@@ -76,32 +78,39 @@ def main(
     page: Path | None,
 ) -> None:
     """Compare systems side by side. Exit code 1: something that was answered was wrong or not proved."""
+    absent = {system.name: install for system in systems if (install := system.lacks()) is not None}
+    systems = [system for system in systems if system.name not in absent]
     plan = Plan(systems=systems, connections=connections, rate=rate, rounds=rounds, seconds=seconds)
     if quick:
-        plan = Plan(systems=systems, connections=[1, 64], rate=0.0, rounds=1, seconds=0.5)
+        absent = {system.name: install for system in systems if (install := system.lacks()) is not None}
+    systems = [system for system in systems if system.name not in absent]
+    plan = Plan(systems=systems, connections=[1, 64], rate=0.0, rounds=1, seconds=0.5)
     data.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=data.resolve()))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that `finally` ends what was started
     try:
         machine = facts(folder)
-        samples = _measure(plan, folder)
+        samples, broken = _measure(plan, folder)
     except (LookupError, RuntimeError) as error:
         raise click.ClickException(str(error)) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     rows = summarise(samples, base=base, direct=Direct.name)
-    verdicts = judge(rows, system=Seawall.name)
-    section = render(machine, rows, verdicts, base=base)
+    verdicts = judge(samples, sync_us=float(str(machine["fdatasync p50 us"])))
+    section = render(machine, rows, verdicts, base=base, absent=absent)
     click.echo(section)
     if json_file is not None:
         result = {"machine": machine, "samples": samples, "rows": rows, "verdicts": verdicts}
         json_file.write_text(json.dumps(result, default=asdict, indent=1) + "\n")
     if page is not None:
         page.write_text(replace_section(page.read_text(), section))
-    sys.exit(any(row.problems for row in rows))
+    for name, problems in broken.items():
+        click.echo(f"{name}: {'; '.join(problems)}", err=True)
+    sys.exit(bool(broken) or any(row.problems for row in rows))
 
 
-def _measure(plan: Plan, folder: Path) -> list[Sample]:
+def _measure(plan: Plan, folder: Path) -> tuple[list[Sample], dict[str, list[str]]]:
+    """Return the samples, and what is wrong with the records of whole systems once all have stopped."""
     samples = []
     cores = Cores.of_this_machine()
     pin(0, cores.load)
@@ -118,7 +127,7 @@ def _measure(plan: Plan, folder: Path) -> list[Sample]:
             )
             if number:
                 samples.append(sample)
-    return samples
+    return samples, arena.verdicts()
 
 
 if __name__ == "__main__":

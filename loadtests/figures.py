@@ -62,6 +62,7 @@ class Sample:
     Attributes:
         cpu_us: CPU time of the system's process tree per call.
         foreign_cores: cores that processes outside of the benchmark kept busy meanwhile.
+        syncs: how often the disk was synced for a write, where each must be on it before it is answered; else None.
         problems: what was wrong with the answers, the ledger or the journal; a sample with any counts for nothing.
     """
 
@@ -75,6 +76,7 @@ class Sample:
     cpu_us: float
     rss_mib: float
     foreign_cores: float
+    syncs: float | None = None
     problems: tuple[str, ...] = ()
 
 

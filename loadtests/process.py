@@ -13,12 +13,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ROOT", "Cores", "Server", "busy_ns", "cpu_ns", "pin", "python", "rss_bytes", "start", "tree"]
+__all__ = ["ROOT", "Cores", "Server", "busy_ns", "cpu_ns", "free_port", "pin", "python", "rss_bytes", "start", "tree"]
 
 ROOT = Path(__file__).resolve().parent.parent
 _START_S = 20.0
@@ -74,18 +74,35 @@ def pin(pid: int, core: int | None) -> None:
         os.sched_setaffinity(pid, {core})
 
 
-def start(name: str, command: Sequence[str], *, core: int | None, folder: Path, port: int | None = None) -> Server:
+def free_port() -> int:
+    """Return a port that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(
+    name: str,
+    command: Sequence[str],
+    *,
+    core: int | None,
+    folder: Path,
+    port: int | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Server:
     """Start a server and wait until it has said where it listens: `{"listen": "HOST:PORT", …}`, a line of its output.
 
-    With `port` it need not say so, and is waited for until it takes connections there. Its output goes to `NAME.out` and
-    `NAME.err` in `folder`.
+    With `port` it need not say so, and is waited for until it takes connections there. `environ` is added to this process's
+    own. Its output goes to `NAME.out` and `NAME.err` in `folder`.
 
     Raises:
         RuntimeError: it ended, or said nothing in time; holds the end of what it wrote.
     """
     output, errors = folder / f"{name}.out", folder / f"{name}.err"
     with output.open("wb") as out, errors.open("wb") as err:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=ROOT)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=ROOT, env={**os.environ, **(environ or {})}
+        )
     pin(process.pid, core)
     give_up = time.monotonic() + _START_S
     while process.poll() is None and time.monotonic() < give_up:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from loadtests.figures import Point, Row, Spread
 from loadtests.targets import Verdict
@@ -11,15 +12,35 @@ __all__ = ["BEGIN", "END", "render", "replace_section"]
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 _NOISE_CORES = 0.1  # above this share of a core taken by others, the absolute figures are not to be trusted
-_TITLES = {"read": "Reads", "write": "Writes", "refused": "Refusals by an open breaker"}
+_TITLES = {
+    "read": "Reads",
+    "write": "Writes",
+    "refused": "Refusals by an open breaker",
+    "tls": "Reads from a tool behind TLS",
+    "large": "Reads of 64 KiB",
+    "stream": "Streams of eight events",
+}
 
 
-def render(machine: Mapping[str, object], rows: Sequence[Row], verdicts: Sequence[Verdict], *, base: str) -> str:
-    """Return the whole section: targets, a table for each kind of load, what was proved, and the machine."""
+def render(
+    machine: Mapping[str, object],
+    rows: Sequence[Row],
+    verdicts: Sequence[Verdict],
+    *,
+    base: str,
+    absent: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Return the whole section: targets, a table for each kind of load, what was proved, and the machine.
+
+    `absent` says of each system that was not there what it takes to install it.
+    """
     parts = [_verdicts(verdicts)] if verdicts else []
     for point in dict.fromkeys(Point(row.point.workload, 0, row.point.rate) for row in rows):
         mine = [row for row in rows if (row.point.workload, row.point.rate) == (point.workload, point.rate)]
         parts.append(f"### {_title(point)}\n\n{_figures(mine, base)}")
+    if absent:
+        lines = [f"- {name}: {install}" for name, install in absent.items()]
+        parts.append("### Not installed here, so not measured\n\n" + "\n".join(lines))
     parts += [_proof(rows), _machine(machine)]
     return "\n\n".join(parts) + "\n"
 

@@ -9,12 +9,17 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import time
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
+import click
 import uvloop
 
-from loadtests.wire import answer_to, number_of, take_message
+from gateway.ingress.certificates import Authority
+from loadtests.wire import answers_to, number_of, take_message
 
 __all__ = ["Ledger", "main"]
 
@@ -59,29 +64,44 @@ class _Tool(asyncio.Protocol):
         while (message := take_message(self._buffer)) is not None:
             head, body, used = message
             self._buffer = self._buffer[used:]
-            self._transport.write(self._answer(head, body))
+            self._say(self._answer(head, body))
 
-    def _answer(self, head: bytes, body: bytes) -> bytes:
+    def _say(self, pieces: Sequence[bytes]) -> None:
+        """Write one piece now, and each further one in a pass of the loop of its own."""
+        self._transport.write(pieces[0])
+        if len(pieces) > 1:
+            asyncio.get_running_loop().call_soon(self._say, pieces[1:])
+
+    def _answer(self, head: bytes, body: bytes) -> Sequence[bytes]:
         if head.startswith(b"get /ledger "):
             totals = json.dumps(self._ledger.close()).encode()
-            return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(totals) + totals
+            return (b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(totals) + totals,)
         number = number_of(head, body)
         self._ledger.enter(head, number)
-        return answer_to(number)
+        return answers_to(head, number)
 
 
-async def _serve() -> None:
-    ledger = Ledger()
-    server = await asyncio.get_running_loop().create_server(lambda: _Tool(ledger), "127.0.0.1", 0, backlog=4096)
-    host, port = server.sockets[0].getsockname()
-    print(json.dumps({"listen": f"{host}:{port}"}), flush=True)
-    await server.serve_forever()
+async def _serve(port: int, tls_port: int, authority: Path | None) -> None:
+    ledger, loop = Ledger(), asyncio.get_running_loop()
+    servers = [await loop.create_server(lambda: _Tool(ledger), "127.0.0.1", port, backlog=4096)]
+    if authority is not None:
+        context = Authority.load(authority).context_for("localhost", time.time_ns() // 1_000_000)
+        servers.append(
+            await loop.create_server(lambda: _Tool(ledger), "127.0.0.1", tls_port, ssl=context, backlog=4096)
+        )
+    host, bound = servers[0].sockets[0].getsockname()
+    print(json.dumps({"listen": f"{host}:{bound}"}), flush=True)
+    await asyncio.gather(*(server.serve_forever() for server in servers))
 
 
-def main() -> None:
+@click.command()
+@click.option("--port", type=int, default=0, help="Where to listen; 0 takes a free port.")
+@click.option("--tls-port", type=int, default=0, help="Where to listen with TLS.")
+@click.option("--authority", type=click.Path(path_type=Path), help="Folder of the authority that TLS is under.")
+def main(port: int, tls_port: int, authority: Path | None) -> None:
     """Serve until killed; prints where it listens as one line of JSON."""
     gc.disable()
-    uvloop.run(_serve())
+    uvloop.run(_serve(port, tls_port, authority))
 
 
 if __name__ == "__main__":

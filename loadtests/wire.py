@@ -7,17 +7,21 @@ found at once. Parsing is the least that serves HTTP/1.1 on loopback; it is not 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 __all__ = [
+    "LARGE",
     "NUMBER_DIGITS",
     "READ",
     "REFUSED",
+    "STREAM",
+    "TLS",
     "WORKLOADS",
     "WRITE",
     "Workload",
     "answer_to",
+    "answers_to",
     "number_of",
     "take_message",
 ]
@@ -35,6 +39,23 @@ _ANSWER = b'{"id":"%b","object":"hold","status":"succeeded","amount":1250,"curre
 _OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (
     len(_ANSWER % bytes(NUMBER_DIGITS))
 )
+_LARGE_BYTES = 65_536
+_FILLING = b"x" * (_LARGE_BYTES - NUMBER_DIGITS)
+_EVENT = b'event: token\ndata: {"number":"%b","index":%d}\n\n'
+_EVENTS = 8
+_STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def _small(number: bytes) -> bytes:
+    return _ANSWER % number
+
+
+def _large(number: bytes) -> bytes:
+    return number + _FILLING
+
+
+def _stream(number: bytes) -> bytes:
+    return b"".join(_EVENT % (number, index) for index in range(_EVENTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +66,14 @@ class Workload:
         template: the request, with places for `prefix`, `run` and `number`.
         status: the status that the answer must have.
         holds: text that the answer's body must hold; None means that the body must equal the tool's, byte for byte.
+        body: returns the body of the tool's answer to a call with these digits.
     """
 
     name: str
     template: bytes
     status: bytes = b"200"
     holds: bytes | None = None
+    body: Callable[[bytes], bytes] = _small
 
     def request(self, prefix: bytes, run: bytes, number: int) -> bytes:
         """Return the whole request of one call."""
@@ -60,17 +83,21 @@ class Workload:
         """Return whether this is the answer that call `number` must get."""
         if head[9:12] != self.status:
             return False
-        return body == _ANSWER % (b"%012d" % number) if self.holds is None else self.holds in body
+        return body == self.body(b"%012d" % number) if self.holds is None else self.holds in body
 
 
 _POST = (
     b"POST %(prefix)b/v1/holds HTTP/1.1\r\n" + _HEADERS + b"Content-Type: application/json\r\n"
     b"Content-Length: " + str(_WRITE_BYTES).encode() + b"\r\n\r\n" + _CONTENT
 )
-READ = Workload("read", b"GET %(prefix)b/v1/items/%(number)012d HTTP/1.1\r\n" + _HEADERS + b"\r\n")
+_GET = b"GET %%(prefix)b/v1/%b/%%(number)012d HTTP/1.1\r\n"
+READ = Workload("read", _GET % b"items" + _HEADERS + b"\r\n")
 WRITE = Workload("write", _POST)
 REFUSED = Workload("refused", _POST, status=b"503", holds=b"ERR_CIRCUIT_OPEN")
-WORKLOADS: Mapping[str, Workload] = {workload.name: workload for workload in (READ, WRITE, REFUSED)}
+TLS = Workload("tls", READ.template)
+LARGE = Workload("large", _GET % b"blobs" + _HEADERS + b"\r\n", body=_large)
+STREAM = Workload("stream", _GET % b"events" + _HEADERS + b"\r\n", body=_stream)
+WORKLOADS: Mapping[str, Workload] = {workload.name: workload for workload in (READ, WRITE, REFUSED, TLS, LARGE, STREAM)}
 
 
 def number_of(head: bytes, body: bytes) -> bytes:
@@ -82,8 +109,19 @@ def number_of(head: bytes, body: bytes) -> bytes:
 
 
 def answer_to(number: bytes) -> bytes:
-    """Return the tool's whole answer to the call with this number."""
+    """Return the tool's whole answer to the read or write with this number."""
     return _OK + _ANSWER % number
+
+
+def answers_to(head: bytes, number: bytes) -> Sequence[bytes]:
+    """Return the tool's answer to a call in the pieces in which it is sent: events go one at a time."""
+    if b"/v1/blobs/" in head:
+        body = _large(number)
+        return (b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body),)
+    if b"/v1/events/" in head:
+        events = [_EVENT % (number, index) for index in range(_EVENTS)]
+        return [_STREAM_HEAD, *(b"%x\r\n%b\r\n" % (len(event), event) for event in events), b"0\r\n\r\n"]
+    return (answer_to(number),)
 
 
 def take_message(data: bytes) -> tuple[bytes, bytes, int] | None:

@@ -24,5 +24,10 @@ def test_a_run_writes_its_page_and_its_samples(tmp_path: Path) -> None:
     done = subprocess.run(python("loadtests.bench", *arguments), cwd=ROOT, capture_output=True, text=True, check=True)
     assert "### Reads" in done.stdout
     assert done.stdout.strip() in page.read_text()
-    assert {sample["point"]["workload"] for sample in json.loads(result.read_text())["samples"]} == {"read", "write"}
+    assert {sample["point"]["workload"] for sample in json.loads(result.read_text())["samples"]} == {
+        "read",
+        "write",
+        "large",
+        "stream",
+    }
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.md", "result.json"]

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from loadtests.figures import Point, summarise
+from loadtests.figures import Point, Spread, summarise
 from loadtests.report import BEGIN, END, render, replace_section
-from loadtests.targets import judge
+from loadtests.targets import Verdict
 from tests.loadtests.test_figures import sample
 
 SAMPLES = [sample("direct", 1, 4000, 20.0), sample("bare", 1, 1000, 300.0), sample("seawall", 1, 900, 420.0)]
@@ -12,7 +12,10 @@ SAMPLES = [sample("direct", 1, 4000, 20.0), sample("bare", 1, 1000, 300.0), samp
 
 def test_the_section_shows_ratio_added_latency_verdict_and_machine() -> None:
     rows = summarise(SAMPLES, base="bare", direct="direct")
-    section = render({"cores": 2, "packages": {"uvloop": "1"}}, rows, judge(rows, system="seawall"), base="bare")
+    verdict = Verdict(claim="fast", limit=1.0, measured=Spread(1.5, 1.0, 2.0), connections=64, is_met=True)
+    absent = {"envoy": "make peers"}
+    section = render({"cores": 2, "packages": {"uvloop": "1"}}, rows, [verdict], base="bare", absent=absent)
+    assert "- envoy: make peers" in section
     line = next(line for line in section.splitlines() if line.startswith("| 64") and "seawall" in line)
     assert [cell.strip() for cell in line.strip("|").split("|")] == [
         "64", "seawall", "900", "0.90 (0.90..0.90)", "0.42", "0.84", "0.40", "0.80", "50", "40",

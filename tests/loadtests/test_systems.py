@@ -14,7 +14,9 @@ def test_the_manifest_names_the_ports_that_were_free() -> None:
     assert {name: tool["upstream"] for name, tool in tools.items()} == {
         "bench": "http://127.0.0.1:41000",
         "dead": "http://127.0.0.1:41001",
+        "plain": "http://127.0.0.1:41000",
     }
+    assert yaml.safe_load(manifest_for(1, 2, 41002))["tools"]["tls"]["upstream"] == "https://localhost:41002"
 
 
 def test_systems_carry_workloads_that_exist() -> None:

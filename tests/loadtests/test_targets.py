@@ -1,44 +1,59 @@
 from dataclasses import replace
 
-from loadtests.figures import Point, Row, Spread, summarise
-from loadtests.targets import TARGETS, judge
+from loadtests.figures import Point, Sample
+from loadtests.targets import RATE, TARGETS, judge
 from tests.loadtests.test_figures import sample
 
 
-def row(workload: str, connections: int, ratio: float | None, p99_us: float = 500.0, rate: float = 0.0) -> Row:
-    (made,) = summarise([sample("seawall", 1, 100)], base="", direct="")
-    spread = None if ratio is None else Spread(ratio, ratio - 0.1, ratio + 0.1)
-    point = Point(workload, connections, rate)
-    return replace(made, point=point, ratio=spread, p99_us=Spread(p99_us, p99_us, p99_us))
+def one(
+    system: str, workload: str, connections: int, calls_per_s: float, *, round: int = 1, rate: float = 0.0
+) -> Sample:
+    return replace(sample(system, round, calls_per_s), point=Point(workload, connections, rate))
 
 
-def test_a_target_for_every_load_is_judged_by_the_worst() -> None:
-    (verdict,) = judge([row("read", 1, 0.9), row("read", 64, 0.7), row("read", 256, 0.8)], system="seawall")
-    assert (verdict.connections, verdict.measured.median, verdict.is_met) == (64, 0.7, False)
+def pair(mine: float, other: float, connections: int = 64, round: int = 1) -> list[Sample]:
+    return [
+        one("seawall", "write", connections, mine, round=round),
+        one("bare-asyncio", "write", connections, other, round=round),
+    ]
 
 
-def test_a_target_for_one_load_ignores_the_others() -> None:
-    (verdict,) = judge([row("write", 1, 0.1), row("write", 64, 0.5)], system="seawall")
-    assert (verdict.connections, verdict.is_met) == (64, True)
+def test_a_target_for_several_loads_is_judged_by_the_worst() -> None:
+    (verdict,) = judge(pair(300, 100) + pair(150, 100, 256), sync_us=100)
+    assert (verdict.connections, verdict.measured.median, verdict.is_met) == (256, 1.5, False)
 
 
-def test_a_ceiling_must_be_undercut() -> None:
-    (*_, verdict) = judge([row("refused", 1, None, p99_us=1000.0)], system="seawall")
-    assert not verdict.is_met
+def test_systems_are_compared_within_a_round() -> None:
+    """A machine that is twice as slow in one round is twice as slow for both."""
+    (verdict,) = judge(pair(200, 100) + pair(100, 50, round=2), sync_us=100)
+    assert (verdict.measured.low, verdict.measured.high, verdict.is_met) == (2.0, 2.0, True)
+
+
+def test_latency_is_judged_beside_envoys_in_syncs_of_the_disk() -> None:
+    point = Point("write", 32, RATE)
+    samples = [replace(sample(name, 1, 300, p50), point=point) for name, p50 in (("seawall", 700.0), ("envoy", 400.0))]
+    assert [verdict.is_met for verdict in judge(samples, sync_us=150)] == [True]
+    assert [verdict.is_met for verdict in judge(samples, sync_us=149)] == [False]
 
 
 def test_a_fast_wrong_answer_meets_nothing() -> None:
-    """A gateway that skips its journal would win every race."""
-    (verdict,) = judge([replace(row("write", 64, 2.0), problems=("no intents",))], system="seawall")
-    assert not verdict.is_met
+    """A gateway that skips its journal would win every race, and so would one beside a proxy that drops calls."""
+    mine, other = pair(300, 100)
+    for samples in ([replace(mine, problems=("no intents",)), other], [mine, replace(other, problems=("lost",))]):
+        assert [verdict.is_met for verdict in judge(samples, sync_us=100)] == [False]
 
 
 def test_what_was_not_measured_gets_no_verdict() -> None:
-    """Neither open loops nor other systems count, and a ratio needs the system it is quoted against."""
-    rows = [row("read", 64, 0.9, rate=300.0), row("read", 64, None), replace(row("read", 64, 0.9), system="bare")]
-    assert judge(rows, system="seawall") == []
+    assert judge(pair(300, 100)[:1], sync_us=100) == []
+    assert judge(pair(300, 100, connections=16), sync_us=100) == []
 
 
 def test_the_targets_of_the_project_are_all_judged() -> None:
-    rows = [row("read", 64, 0.8), row("write", 64, 0.5), row("refused", 1, None)]
-    assert [verdict.is_met for verdict in judge(rows, system="seawall")] == [True] * len(TARGETS)
+    systems = ("seawall", "seawall-memory", "bare-asyncio", "node-http-proxy", "mitmproxy", "envoy")
+    samples = [
+        one(system, workload, connections, 100, rate=rate)
+        for system in systems
+        for workload in ("read", "write", "refused")
+        for connections, rate in ((64, 0.0), (256, 0.0), (32, RATE))
+    ]
+    assert len(judge(samples, sync_us=100)) == len(TARGETS)

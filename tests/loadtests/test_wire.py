@@ -2,7 +2,19 @@ import json
 
 import pytest
 
-from loadtests.wire import READ, REFUSED, WRITE, Workload, answer_to, number_of, take_message
+from loadtests.wire import (
+    LARGE,
+    READ,
+    REFUSED,
+    STREAM,
+    TLS,
+    WRITE,
+    Workload,
+    answer_to,
+    answers_to,
+    number_of,
+    take_message,
+)
 
 
 def test_a_message_is_taken_only_when_it_is_whole() -> None:
@@ -47,3 +59,15 @@ def test_a_refusal_is_right_by_status_and_code() -> None:
     assert REFUSED.is_right(b"http/1.1 503 service unavailable\r\n", b'{"code":"ERR_CIRCUIT_OPEN"}', 1)
     assert not REFUSED.is_right(b"http/1.1 503 service unavailable\r\n", b'{"code":"ERR_BULKHEAD_FULL"}', 1)
     assert not REFUSED.is_right(b"http/1.1 502 bad gateway\r\n", b'{"code":"ERR_CIRCUIT_OPEN"}', 1)
+
+
+@pytest.mark.parametrize("workload", [READ, TLS, LARGE, STREAM])
+def test_each_kind_of_read_gets_its_own_answer_and_no_other(workload: Workload) -> None:
+    request = take_message(workload.request(b"/tool", b"run-1", 77))
+    assert request is not None
+    number = number_of(request[0], request[1])
+    message = take_message(b"".join(answers_to(request[0], number)))
+    assert message is not None
+    head, body, _ = message
+    assert workload.is_right(head, body, 77)
+    assert not workload.is_right(head, body, 78)
