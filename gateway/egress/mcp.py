@@ -6,9 +6,10 @@ tool and nothing else. Listings and everything that is not a call of a tool go t
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 
 from gateway.clock import Clock
 from gateway.core.codes import Dispatched
@@ -36,6 +37,7 @@ ROUNDS_MAX = 10
 """How often a server may ask before it answers; what the SDKs allow."""
 
 _RUNS_KEPT = 10_000
+_SOON = Timings(connect_s=5.0, first_byte_s=5.0, idle_s=5.0, total_s=5.0)
 _DONE = Message(kind=Kind.RESPONSE, id="1", result="{}", value={})
 
 
@@ -152,6 +154,13 @@ class McpEgress:
         """Return the session with a server for a client."""
         return await self._server(tool).session(client, timings)
 
+    async def set_everywhere(self, tools: Iterable[ToolSpec], client: Client, method: str, params: str | None) -> None:
+        """Set at several servers what a client sets for all of them. Those that it has no session with are told when it is
+        opened; one that refuses or is dead does not matter to the others."""
+        open = [tool for tool in tools if self._server(tool).has_session(client)]
+        exchanges = (self.request(tool, method, params, Exchange(client=client), _SOON) for tool in open)
+        await asyncio.gather(*exchanges)
+
     async def end(self, tool: ToolSpec, client: Client) -> None:
         """End a client's session with a server."""
         if tool.name in self._servers or self.memory.table.of(tool.name, client.nonce) is not None:
@@ -163,10 +172,11 @@ class McpEgress:
         if tool.name in self._servers:
             await self._servers[tool.name].evict(client)
 
-    async def note(self, trajectory: str, tool: ToolSpec, client: Client) -> None:
-        """Remember with whose session a run's steps were made, so that they are undone with the same."""
+    async def note(self, trajectory: str, tool: ToolSpec, client: Client, *, is_urgent: bool = False) -> None:
+        """Remember with whose session a run's steps are made, so that they are undone with the same; durably with the
+        journal's next record, or before this returns if it is urgent."""
         self._noted(trajectory, tool.name, client)
-        await self.memory.run(tool.name, client, trajectory)
+        await self.memory.run(tool.name, client, trajectory, is_urgent=is_urgent)
 
     def _noted(self, trajectory: str, server: str, client: Client) -> None:
         key = (trajectory, server)

@@ -138,6 +138,10 @@ class HttpServer:
             if not lock.locked():
                 self._opening.pop(client.nonce, None)
 
+    def has_session(self, client: Client) -> bool:
+        """Whether a client of the handshake era has a session, be it one from before a restart."""
+        return client.nonce in self._sessions or self._is_kept(client)
+
     def _is_kept(self, client: Client) -> bool:
         entry = self.memory.table.of(self.tool.name, client.nonce)
         return entry is not None and entry.is_open
@@ -316,9 +320,8 @@ class HttpSession:
 
     async def set_again(self, timings: Timings) -> None:
         """Set what the client had set in the session before this one."""
-        table = self._server.memory.table
-        entry = table.of(self._server.tool.name, self.client.nonce)
-        for method, params in [] if entry is None else list(entry.settings()):
+        settings = self._server.memory.table.settings_of(self._server.tool.name, self.client.nonce)
+        for method, params in settings:
             sent = self._number()
             exchange = self._own_exchange()
             reply = await self._post(sent, method, params, exchange, timings, False)

@@ -118,6 +118,10 @@ class StdioServer:
                 )
             return await self._start(client, timings.total_s)
 
+    def has_session(self, client: Client) -> bool:
+        """Whether the child runs: it is everybody's."""
+        return self._child is not None and self._child.is_alive
+
     async def _start(self, client: Client, limit_s: float) -> Session | Broken:
         child = _Child(self.tool, self._on_event, self._on_question)
         try:
@@ -151,7 +155,9 @@ class StdioServer:
         """Set what clients had set in the children before this one: each resource once, and the level set last."""
         if child.facts.is_modern:
             return
-        wanted = [setting for entry in self._memory.table.of_server(self.tool.name) for setting in entry.settings()]
+        table = self._memory.table
+        at_all = [entry for entry in table.of_server("") if entry.client.scope in ("", self.tool.name)]
+        wanted = [setting for entry in (*table.of_server(self.tool.name), *at_all) for setting in entry.settings()]
         levels = [setting for setting in wanted if setting[0] == "logging/setLevel"]
         for method, params in dict.fromkeys(levels[-1:] + [one for one in wanted if one not in levels]):
             await child.request(method, params, Exchange(client=child.client), _SOON, has_side_effects=False)
