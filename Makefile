@@ -13,6 +13,7 @@ SCHEDULES ?= 50000
 RUNS ?= 1000
 KILLS ?= 82
 SEEDS ?= 5
+OUT ?= docs/storms
 JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 
 .PHONY: setup demo test check clients suites peers k8s containers image dist bench chaos storm docs lock clean help
@@ -49,11 +50,13 @@ dist: $(STAMP) ## Build wheel and sdist; the same sources give the same bytes
 
 clients: $(CLIENTS) ## Install the clients, servers and load generators of other people that tests drive
 
-$(CLIENTS): $(STAMP) tests/mcp/environments/langgraph.txt tests/mcp/npm/package-lock.json loadtests/environments/generators.txt
+$(CLIENTS): $(STAMP) tests/mcp/environments/langgraph.txt tests/mcp/npm/package-lock.json loadtests/environments/generators.txt loadtests/environments/mcp_proxy.txt
 	$(PYTHON) -m venv --clear .clients/langgraph
 	.clients/langgraph/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/mcp/environments/langgraph.txt
 	$(PYTHON) -m venv --clear .clients/generators
 	.clients/generators/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r loadtests/environments/generators.txt
+	$(PYTHON) -m venv --clear .clients/mcp-proxy
+	.clients/mcp-proxy/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r loadtests/environments/mcp_proxy.txt
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/npm ci --silent --no-fund --no-audit --prefix tests/mcp/npm
 	@touch $(CLIENTS)
 
@@ -80,13 +83,8 @@ peers: $(STAMP) $(ENVOY) $(MITMPROXY) $(HTTP_PROXY_JS) ## Install the proxies of
 bench: $(STAMP) peers ## Compare direct calls, bare and other people's proxies, and the gateway, side by side
 	$(BIN)/python -m loadtests.bench
 
-storm: $(STAMP) $(ENVOY) ## Run every storm, the scoreboard and the crash storm; write docs/storms (an hour; RUNS=60 KILLS=10 SEEDS=1 STORMS="--only trip" for less)
-	$(BIN)/python -m loadtests.scoreboard --runs $(RUNS) --out docs/storms/scoreboard
-	$(BIN)/python -m loadtests.crashes --kills $(KILLS) --out docs/storms/crashes
-	$(BIN)/python -m loadtests.baselines --out docs/storms/baselines
-	mkdir -p docs/storms/journal
-	$(BIN)/python -m loadtests.journal_rate --json > docs/storms/journal/journal.json
-	$(BIN)/python -m loadtests.storms --seeds $(SEEDS) --jobs $(JOBS) --out docs/storms $(STORMS)
+storm: $(STAMP) $(ENVOY) ## Run every storm, the scoreboard and the crash storm; write docs/storms (half an hour; RUNS=60 KILLS=10 SEEDS=1 STORMS="--only trip" OUT=/tmp/storms for less)
+	$(BIN)/python -m loadtests.storm_report --runs $(RUNS) --kills $(KILLS) --seeds $(SEEDS) --jobs $(JOBS) --out $(OUT) $(STORMS)
 
 $(ENVOY): loadtests/environments/envoy.txt
 	$(PYTHON) -m venv --clear .clients/envoy

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
@@ -40,6 +40,7 @@ from gateway.egress.client import ClientEgress
 from gateway.egress.credentials import Broker, LeasedEgress
 from gateway.egress.direct import DirectEgress
 from gateway.egress.mcp import McpEgress
+from gateway.egress.mcp_memory import SessionMemory
 from gateway.egress.spool import Spool
 from gateway.ingress.caller import Caller, Door
 from gateway.ingress.claims import Claims
@@ -59,7 +60,7 @@ from gateway.ingress.tasks import Tasks
 from gateway.ingress.tunnel import TunnelDoor
 from gateway.ingress.unix import bind_unix
 from gateway.ingress.websocket import WebSockets
-from gateway.journal import Journal, JournalStats
+from gateway.journal import Journal, JournalError, JournalStats
 from gateway.journal.committer import CommitterSettings
 from gateway.journal.containment import ContainmentLog
 from gateway.journal.memory import MemoryJournal
@@ -105,6 +106,9 @@ if TYPE_CHECKING:
 __all__ = ["Gateway", "StartError"]
 
 _log = logging.getLogger("gateway")
+
+MCP_SESSIONS: Final = "mcp-session/"
+"""Where sessions with MCP servers are kept in the journal's small memory, by slot."""
 
 
 class StartError(Exception):
@@ -182,6 +186,7 @@ class Gateway:
         self._build(salt, await self._journal.meta("mcp_key", bytes.fromhex(self._clock.token() + self._clock.token())))
         self._stages.breaker.restore(await self._journal.recall(REMEMBERED))
         await self._listings.load()
+        await self._load_sessions()
         await self._mcp.service.tasks.load()
         self._stages.recovery.restore(await self._journal.recall(REPAIRS))
         self._stages.policy.restore(await self._journal.recall(DECIDED))
@@ -193,6 +198,8 @@ class Gateway:
         self._trajectories.on_unwinding = self._wake_unwinder
         self._trajectories.on_finalizing = self._wake_finalizer
         self._quarantiner.enforce()
+        self._trajectories.on_read = self._quarantiner.enforce_on
+        await self._stages.budget.settle_children()
         self._resume()
         _log.info("recovered", extra={"event": "recovered", "open_runs": {kind.value: n for kind, n in runs.items()}})
         await self._serve_agents()
@@ -297,7 +304,7 @@ class Gateway:
         backend = ClientEgress if settings.telemetry.auto_instrument else DirectEgress
         http: Egress = backend(self._spool, answer_limit=limits.answer)
         self._broker = Broker(clock)
-        self._egress = McpEgress(LeasedEgress(http, self._broker, clock), clock)
+        self._egress = McpEgress(LeasedEgress(http, self._broker, clock), clock, SessionMemory(self._keep_session))
         self._exit.push_async_callback(self._egress.close)
         self._trajectories = Trajectories(
             journal, clock, telemetry, salt=salt, implicit_steps=settings.runs.implicit_steps
@@ -373,7 +380,7 @@ class Gateway:
             clock,
             self.catalog,
             watchdog,
-            Tasks(self._trajectories, clock, packet_schemas()),
+            Tasks(self._trajectories, clock, packet_schemas(), self._containment),
         )
         self._claims = Claims(self._containment, self.catalog, clock)
         self._runs.hand_off, self._runs.receive = self._claims.hand_off, self._claims.receive
@@ -441,6 +448,20 @@ class Gateway:
         )
         self._exit.push_async_callback(self._mcp.close)
         telemetry.observe(self._statistics)
+
+    async def _load_sessions(self) -> None:
+        kept = await self._journal.recall(MCP_SESSIONS)
+        slots = {int(name.removeprefix(MCP_SESSIONS)): data for name, data in kept.items()}
+        for broken in self._egress.memory.load(slots):
+            self._journal.remember(f"{MCP_SESSIONS}{broken}", b"")
+        self._egress.restored()
+
+    async def _keep_session(self, slot: int, data: bytes, is_urgent: bool) -> None:
+        """Have what is known of a session with a server kept; where the disk refuses, it is opened anew after a restart."""
+        self._journal.remember(f"{MCP_SESSIONS}{slot}", data)
+        if is_urgent:
+            with contextlib.suppress(JournalError):
+                await self._journal.flush()
 
     async def _serve_control(self) -> None:
         control = Control(
@@ -609,6 +630,7 @@ class Gateway:
         self._broker.readmit(run)
         if phase in (Phase.SUCCEEDED, Phase.ABORTED_CLEAN, Phase.CLOSED):
             self._broker.end_run(run, "the run is over")
+            self._stages.budget.settle(run)
 
     def _agent_of(self, run: str) -> str:
         known = self._trajectories.get(run)
@@ -653,6 +675,9 @@ class Gateway:
             journal_queue=None if self._stats is None else self._stats.queued,
             journal_oldest_queued_s=None if self._stats is None else self._stats.oldest_queued_s,
             journal_is_healthy=self._journal.is_healthy,
+            rules=self._stages.policy.totals(),
+            quarantines_in_force=_number(self._quarantiner.statistics(), "in_force"),
+            artifact_edges=_number(self._quarantiner.statistics(), "artifact_edges"),
         )
 
     async def _refresh(self) -> None:

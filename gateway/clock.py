@@ -84,7 +84,7 @@ async def settled(future: asyncio.Future[None], limit_s: float) -> bool:
     """
     if future.done():
         return True
-    loop = asyncio.get_running_loop()
+    loop = future.get_loop()
     waiter = loop.create_future()
 
     def wake(_: object = None) -> None:

@@ -139,6 +139,7 @@ def show(rows: list[dict[str, object]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=0.6, help="for each line of the table")
+    parser.add_argument("--out", type=Path, help="file for the lines as JSON")
     parser.add_argument("--dir", type=Path, default=Path(), help="a folder on the disk to measure")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -149,6 +150,9 @@ def main() -> None:
             for writer in (seawall, naive):
                 with tempfile.TemporaryDirectory(dir=base) as folder:
                     rows.append(asyncio.run(writer(Path(folder), callers, options.seconds)))
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(rows, indent=2) + "\n")
     if options.json:
         print(json.dumps(rows, indent=2))
     else:

@@ -4,7 +4,9 @@ One server with one tool that adds two numbers, over Streamable HTTP and over st
 every system measured in turn in several rounds, so that the machine's moods fall on all of them. The gateway journals each
 call as a step (its intent and its outcome are durable before the answer), unless the row says that it is a read.
 
-    python -m loadtests.mcp_calls --mcp-proxy PATH/TO/bin/mcp-proxy
+    make clients && .venv/bin/python -m loadtests.mcp_calls --markdown docs/mcp.md
+
+`mcp-proxy` needs an older SDK than ours, so it has an environment of its own (`environments/mcp_proxy.txt`).
 """
 
 from __future__ import annotations
@@ -16,19 +18,25 @@ import os
 import signal
 import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 
 import aiohttp
 import click
 
+from loadtests.machine import facts
 from loadtests.process import ROOT
 
-__all__ = ["main"]
+__all__ = ["main", "written"]
+
+BEGIN = "<!-- mcp_calls -->"
+END = "<!-- /mcp_calls -->"
 
 SERVER = Path(__file__).parent / "mcp_server.py"
 HEADERS = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2025-11-25"}
@@ -42,6 +50,10 @@ class Row:
     url: str
     tool: str
     base: str | None = None
+
+
+Measured = tuple[Sequence[Row], dict[str, list[float]]]
+"""The rows, and the times of each by its name, in milliseconds."""
 
 
 class Session:
@@ -123,16 +135,51 @@ _JSON = {"Content-Type": "application/json"}
 
 @click.command()
 @click.option(
-    "--mcp-proxy", "mcp_proxy", type=click.Path(exists=True, path_type=Path), help="The program to compare with."
+    "--mcp-proxy",
+    type=click.Path(exists=True, path_type=Path),
+    default=ROOT / ".clients/mcp-proxy/bin/mcp-proxy",
+    show_default=True,
+    help="The program to compare with.",
 )
 @click.option("--calls", default=200, show_default=True, help="Calls a round.")
 @click.option("--rounds", default=5, show_default=True, help="Rounds.")
-def main(mcp_proxy: Path | None, calls: int, rounds: int) -> None:
+@click.option(
+    "--markdown",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help=f"A page to write the table into, between {BEGIN} and {END}.",
+)
+def main(mcp_proxy: Path, calls: int, rounds: int, markdown: Path | None) -> None:
     """Measure, and print a table."""
-    asyncio.run(_measure(mcp_proxy, calls, rounds))
+    table = _report(asyncio.run(_measure(mcp_proxy, calls, rounds)), mcp_proxy, calls * rounds)
+    click.echo(table)
+    if markdown is not None:
+        markdown.write_text(written(markdown.read_text(), table))
 
 
-async def _measure(mcp_proxy: Path | None, calls: int, rounds: int) -> None:
+def written(page: str, table: str) -> str:
+    """Return a page with the table in its place.
+
+    Raises:
+        click.ClickException: the page has no place for it.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise click.ClickException(f"the page has no lines {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+
+
+def _report(measured: Measured, mcp_proxy: Path, calls: int) -> str:
+    python = mcp_proxy.with_name("python")
+    code = "from importlib.metadata import version; print(version('mcp-proxy'))"
+    proxy = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+    of = f"mcp {version('mcp')}, fastmcp {version('fastmcp')}, mcp-proxy {proxy}; {calls} calls each"
+    where = facts(ROOT / "var")
+    on = ", ".join(f"{where[key]}" for key in ("date", "commit", "processor", "python"))
+    return f"{_table(*measured)}\n\n{on}, {where['cores']} cores; {of}."
+
+
+async def _measure(mcp_proxy: Path, calls: int, rounds: int) -> Measured:
     ports = [_free_port() for _ in range(5)]
     upstream = f"http://127.0.0.1:{ports[0]}/mcp"
     python = sys.executable
@@ -156,15 +203,14 @@ async def _measure(mcp_proxy: Path | None, calls: int, rounds: int) -> None:
             Row("Seawall in front of stdio, step journaled", f"{gateway}/pipes", "add", "direct, stdio"),
             Row("Seawall in front of stdio, read", f"{gateway}/pipes", "look", "direct, stdio"),
         ]
-        if mcp_proxy is not None:
-            commands.append([str(mcp_proxy), "--port", str(ports[4]), "--", python, str(SERVER), "stdio"])
-            rows.append(Row("mcp-proxy in front of stdio", f"http://127.0.0.1:{ports[4]}/mcp", "add", "direct, stdio"))
+        commands.append([str(mcp_proxy), "--port", str(ports[4]), "--", python, str(SERVER), "stdio"])
+        rows.append(Row("mcp-proxy in front of stdio", f"http://127.0.0.1:{ports[4]}/mcp", "add", "direct, stdio"))
         started = [await _start(command) for command in commands]
         try:
             for row in rows:
                 if row.url:
                     await _listening(row.url)
-            _print(rows, await _rounds(rows, calls, rounds))
+            return rows, await _rounds(rows, calls, rounds)
         finally:
             for process in started:
                 if process.returncode is None:
@@ -192,15 +238,16 @@ async def _rounds(rows: Sequence[Row], calls: int, rounds: int) -> dict[str, lis
     return found
 
 
-def _print(rows: Sequence[Row], found: dict[str, list[float]]) -> None:
-    click.echo("| tools/call | p50 ms | p99 ms | added p50 | added p99 |\n|---|---|---|---|---|")
+def _table(rows: Sequence[Row], found: dict[str, list[float]]) -> str:
+    lines = ["| tools/call | p50 ms | p99 ms | added p50 | added p99 |", "|---|---|---|---|---|"]
     for row in rows:
         p50, p99 = _quantiles(found[row.name])
         added = "| |"
         if row.base is not None:
             base50, base99 = _quantiles(found[row.base])
             added = f"| {p50 - base50:+.2f} | {p99 - base99:+.2f} |"
-        click.echo(f"| {row.name} | {p50:.2f} | {p99:.2f} {added}")
+        lines.append(f"| {row.name} | {p50:.2f} | {p99:.2f} {added}")
+    return "\n".join(lines)
 
 
 def _quantiles(times: Sequence[float]) -> tuple[float, float]:

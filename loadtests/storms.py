@@ -12,6 +12,7 @@ import json
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,10 @@ from gateway.storm.compare import read_run
 from gateway.storm.live import live_engine
 from gateway.storm.report import write_report
 from gateway.storm.runner import run_storm
-from gateway.storm.scenario import load, shipped
-from gateway.storm.summary import headline
+from gateway.storm.scenario import Scenario, load, shipped
+from gateway.storm.summary import headline, pace
 
-__all__ = ["index", "main", "storms"]
+__all__ = ["index", "live_policies", "main", "storms"]
 
 
 def storms(
@@ -39,17 +40,40 @@ def storms(
             if engine not in scenario.engines:
                 continue
             folder = scenario.name if engine == "virtual" else f"{scenario.name}-{engine}"
-            with tempfile.TemporaryDirectory(prefix="seawall-storms-") as where:
-                count = seeds if engine == "virtual" else 1
-                extra: dict[str, Any] = live_engine() if engine == "live" else {"jobs": jobs}
-                run = run_storm(
-                    scenario, engine_name=engine, seeds=tuple(range(1, count + 1)), out=Path(where), **extra
+            began = time.monotonic()
+            try:
+                failed = _storm(
+                    scenario, engine, seeds, jobs, out / folder, keep / folder if keep is not None else None
                 )
-                write_report(Path(where))
-                _move(Path(where), out / folder, keep / folder if keep is not None else None)
-            is_good = is_good and run.is_good
-            click.echo(f"{'good' if run.is_good else 'BAD '}  {folder}", err=True)
+            except (RuntimeError, OSError) as error:
+                failed = [str(error)]
+            is_good = is_good and not failed
+            click.echo(f"{'BAD ' if failed else 'good'}  {folder}, {time.monotonic() - began:.0f} s", err=True)
+            for claim in failed:
+                click.echo(f"      {claim}", err=True)
     return is_good
+
+
+def _storm(scenario: Scenario, engine: str, seeds: int, jobs: int, out: Path, keep: Path | None) -> list[str]:
+    """Run one scenario on one engine and write its pages; return the claims that do not hold."""
+    how: dict[str, Any] = {"seeds": range(1, seeds + 1), "jobs": jobs}
+    if engine == "live":
+        how = {"seeds": (1,), "policies": live_policies(scenario), **live_engine()}
+    with tempfile.TemporaryDirectory(prefix="seawall-storms-") as where:
+        run = run_storm(scenario, engine_name=engine, out=Path(where), **how)
+        write_report(Path(where))
+        _move(Path(where), out, keep)
+    return [*run.problems, *(str(verdict) for verdict in run.verdicts if not verdict.holds)]
+
+
+def live_policies(scenario: Scenario) -> tuple[str, ...]:
+    """Return the policies that are worth their time on real sockets: those of which a claim speaks."""
+    can_run = live_engine()["can_run"]
+    return tuple(
+        name
+        for name, policy in scenario.policies.items()
+        if can_run(policy) is None and any(f"{name}." in claim for claim in scenario.holds_live)
+    )
 
 
 def _move(where: Path, out: Path, keep: Path | None) -> None:
@@ -83,6 +107,7 @@ def index(folder: Path) -> str:
             f"{document['date'][:10]}, Seawall {made['seawall']}, Python {made['python']}, {made['platform']}, "
             f"{made['cores']} cores: {holding} of {len(document['verdicts'])} claims hold; [page]({name}/report.html).",
             f"**What arithmetic says.** {scenario['theory'].strip()}",
+            pace(document),
             "\n".join("| " + " | ".join(row) + " |" for row in table),
             "\n".join(f"![{kind}]({name}/{scenario['name']}-{kind}.png)" for kind in scenario["plots"]),
         ]

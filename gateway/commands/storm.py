@@ -106,7 +106,7 @@ def run(
                 chosen,
                 engine_name=name,
                 seeds=tuple(range(seed, seed + seeds)),
-                policies=policies,
+                policies=policies or None,
                 claims=judged,
                 out=folder,
                 progress=progress.tell,
@@ -156,6 +156,8 @@ def _print(done: Run) -> None:
 
     heads, rows = headline(done.document())
     show(rows, heads)
+    if done.engine == "virtual":
+        click.echo(f"simulated  {done.pace}")
     for name, reason in done.skipped.items():
         click.echo(f"left out  {name}: {reason}")
     for problem in done.problems:

@@ -74,7 +74,7 @@ class _Binder:
     body: Callable[[Environment], str] | None
 
     def __call__(self, env: Environment) -> BoundRequest:
-        path = "/" + "/".join(_segment(parts, env) for parts in self.line.path)
+        path = "/" + "/".join([_segment(parts, env) for parts in self.line.path])
         query = [_encoded(self.line.query, env)] if self.line.query else []
         query += [f"{_quoted(name, name)}={_quoted(render(parts, env), name)}" for name, parts in self.query]
         return BoundRequest(

@@ -84,6 +84,10 @@ class TicketState(Enum):
     DONE = "done"
 
 
+# Under names of their own: a member looked up on its class costs a call more than a comparison with it.
+_WAITING, _GRANTED, _DONE = TicketState.WAITING, TicketState.GRANTED, TicketState.DONE
+
+
 @dataclass(slots=True, eq=False)
 class Ticket:
     """A place in the queue, then a slot. Given back by `Admission.give_back`, in whatever state it is."""
@@ -170,7 +174,7 @@ class Admission:
         else:
             forward.occupy(agent)
         self._grants += 1
-        return Ticket(agent, is_ours, next(self._seq), now, deadline, TicketState.GRANTED, now)
+        return Ticket(agent, is_ours, next(self._seq), now, deadline, _GRANTED, now)
 
     @property
     def has_waiting(self) -> bool:
@@ -195,7 +199,7 @@ class Admission:
                 if ticket.deadline <= now:
                     ticket.state = TicketState.EXPIRED
                     continue
-                ticket.state, ticket.granted_at = TicketState.GRANTED, now
+                ticket.state, ticket.granted_at = _GRANTED, now
                 queue.occupy(ticket.agent)
                 self._grants += 1
                 return ticket
@@ -207,14 +211,14 @@ class Admission:
         `was_used` is False for a slot that came too late to be used; its time says nothing of the service.
         """
         queue = self._ours if ticket.is_ours else self._forward
-        if ticket.state is TicketState.WAITING:
+        if ticket.state is _WAITING:
             queue.remove(ticket)
-        elif ticket.state is TicketState.GRANTED:
+        elif ticket.state is _GRANTED:
             queue.vacate(ticket.agent)
             self._releases += 1
             if was_used:
                 self._learn(now - ticket.granted_at)
-        ticket.state = TicketState.DONE
+        ticket.state = _DONE
 
     def reconfigure(self, settings: AdmissionSettings) -> None:
         """Go on under other settings. Slots in use stay in use; where there are now too many, none is granted until
@@ -296,8 +300,8 @@ class Admission:
         if self._service_s is None:
             self._service_s = elapsed_s
             return
-        elapsed_s = min(elapsed_s, _EWMA_OUTLIER * max(self._service_s, 0.001))
-        self._service_s += _EWMA_WEIGHT * (elapsed_s - self._service_s)
+        most_s = _EWMA_OUTLIER * (self._service_s if self._service_s > 0.001 else 0.001)
+        self._service_s += _EWMA_WEIGHT * ((elapsed_s if elapsed_s < most_s else most_s) - self._service_s)
 
 
 def _forward_slots(settings: AdmissionSettings) -> int:
@@ -370,7 +374,10 @@ class _FairQueue:
         agent = self._agents[name]
         agent.in_use -= 1
         self.in_use -= 1
-        self._renew(agent, has_moved=True)
+        if agent.tickets:
+            self._offer(agent)
+        elif not agent.in_use:
+            del self._agents[name]
 
     def _renew(self, agent: _Agent, *, has_moved: bool) -> None:
         """Forget an agent that has nothing left; make a new offer for one whose place changed."""

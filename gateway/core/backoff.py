@@ -53,9 +53,9 @@ def backoff_class(fault: Fault, status: int | None = None) -> BackoffClass | Non
     `status` is that of the tool's answer, if it gave one: it tells lacking capacity from a rate, and lacking rights from
     refused content.
     """
-    if fault is Fault.THROTTLED and status == 503:
+    if status == 503 and fault is Fault.THROTTLED:
         return BackoffClass.CAPACITY
-    if fault is Fault.CLIENT_ERROR and status in (401, 403, 407):
+    if status in (401, 403, 407) and fault is Fault.CLIENT_ERROR:
         return BackoffClass.AUTH
     return _CLASSES.get(fault)
 
@@ -92,6 +92,8 @@ def wait_s(
         asked_cap_s: how much of that is honoured.
     """
     match backoff:
+        case BackoffClass.TRANSPORT | BackoffClass.SERVER:
+            return full_jitter(attempt, base_s, cap_s, u)
         case BackoffClass.CONTENT_BLOCK | BackoffClass.AUTH:
             return None
         case BackoffClass.RATE | BackoffClass.CAPACITY if asked_s is not None:
@@ -100,5 +102,3 @@ def wait_s(
             return full_jitter(attempt, max(base_s, CAPACITY_BASE_S), max(cap_s, CAPACITY_BASE_S), u)
         case BackoffClass.RATE:
             return full_jitter(attempt, max(base_s, RATE_BASE_S), cap_s, u)
-        case BackoffClass.SERVER | BackoffClass.TRANSPORT:
-            return full_jitter(attempt, base_s, cap_s, u)

@@ -38,6 +38,7 @@ from annotated_types import Ge, Gt, Le
 from gateway.core.fault import Fault
 from gateway.core.outcome import Outcome, Rejected, Success
 from gateway.core.setting import SECONDS, Doc
+from gateway.core.value import frozen
 
 __all__ = [
     "TRANSITIONS",
@@ -136,6 +137,11 @@ TRANSITIONS: Mapping[Cause, tuple[State, State]] = {
     Cause.CANARY_INCONCLUSIVE: (State.HALF_OPEN, State.OPEN),
 }
 
+# Under names of their own: a member looked up on its class costs a call more than a comparison with it.
+_CLOSED, _OPEN, _HALF_OPEN = State.CLOSED, State.OPEN, State.HALF_OPEN
+_LEFT_ALONE = Reason.OPEN
+_SUCCESS, _FAILURE, _NEUTRAL = Verdict.SUCCESS, Verdict.FAILURE, Verdict.NEUTRAL
+
 _GROWING = frozenset({Cause.CANARY_FAILED, Cause.CANARY_LOST})
 
 
@@ -169,7 +175,7 @@ class Permit:
     is_settled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class BreakerRefusal:
     """No call now.
 
@@ -203,7 +209,7 @@ class Breaker:
 
     def __init__(self, settings: BreakerSettings) -> None:
         self._settings = settings
-        self._state = State.CLOSED
+        self._state = _CLOSED
         self._generation = 0
         self._permits = 0
         self._ring = _Ring()
@@ -222,11 +228,11 @@ class Breaker:
 
     def peek(self, now: float) -> BreakerRefusal | None:
         """Return why no call at all could go now, or None. Takes nothing; a canary whose lease is over is lost here."""
-        if self._state is State.CLOSED:
+        if self._state is _CLOSED:
             return None
         self._expire_lease(now)
         refusal = self._refusal(now)
-        return replace(refusal, transitions=self._report()) if refusal else None
+        return self._with_report(refusal) if refusal else None
 
     def acquire(self, now: float, *, may_be_canary: bool, lease_s: float) -> Permit | BreakerRefusal:
         """Take a permit for a call that is about to be sent.
@@ -236,17 +242,20 @@ class Breaker:
             may_be_canary: the call may be the experiment: a read, or one that may safely be made twice.
             lease_s: bound on the call's answer, with slack; a canary that exceeds it counts as failed.
         """
-        if self._state is State.CLOSED:
-            return self._issue(now + lease_s)
+        if self._state is _CLOSED:
+            self._permits += 1
+            return Permit(
+                self._permits, self._generation, False, now + lease_s, self._report() if self._unreported else ()
+            )
         self._expire_lease(now)
         refusal = self._refusal(now)
         if refusal is None and self._wants_canary and not may_be_canary:
             refusal = BreakerRefusal(RECHECK_S, Reason.NO_ELIGIBLE_CANARY)
         if refusal is not None:
-            return replace(refusal, transitions=self._report())
-        if self._state is State.OPEN:
+            return self._with_report(refusal)
+        if self._state is _OPEN:
             self._move(Cause.COOLDOWN_OVER, now)
-        return self._issue(now + lease_s)
+        return self._try(now + lease_s)
 
     def settle(self, permit: Permit, verdict: Verdict, now: float, elapsed_s: float | None) -> tuple[Transition, ...]:
         """Give a permit back with what its call showed. May be repeated; a permit of an earlier generation is inert.
@@ -257,22 +266,25 @@ class Breaker:
             now: monotonic seconds.
             elapsed_s: from sending to the answer's head; None if unknown, which is never slow.
         """
-        self._expire_lease(now)
+        if self._trials:
+            self._expire_lease(now)
         if not permit.is_settled and permit.generation == self._generation:
-            if self._state is State.CLOSED:
-                self._record(verdict, now, self._is_slow(elapsed_s))
+            slow_after_s = self._settings.slow_after
+            is_slow = slow_after_s is not None and elapsed_s is not None and elapsed_s > slow_after_s
+            if self._state is _CLOSED:
+                self._record(verdict, now, is_slow)
             else:
-                self._judge(permit, verdict, now, self._is_slow(elapsed_s))
+                self._judge(permit, verdict, now, is_slow)
         permit.is_settled = True
-        return self._report()
+        return self._report() if self._unreported else ()
 
     def observe(self, permit: Permit, verdict: Verdict, now: float) -> tuple[Transition, ...]:
         """Count what was learnt after the permit was settled: a stream that broke after its head."""
         self._expire_lease(now)
         if permit.generation == self._generation:
-            if self._state is State.CLOSED:
+            if self._state is _CLOSED:
                 self._record(verdict, now, is_slow=False)
-            elif verdict in (Verdict.FAILURE, Verdict.FAILURE_SERVER):
+            elif verdict in (_FAILURE, Verdict.FAILURE_SERVER):
                 self._move(Cause.CANARY_FAILED, now)
         return self._report()
 
@@ -289,7 +301,7 @@ class Breaker:
         remaining_s = self._remaining_s(now)
         return {
             "version": 1,
-            "state": State.CLOSED if self._state is State.CLOSED else State.OPEN,
+            "state": _CLOSED if self._state is _CLOSED else _OPEN,
             "level": self._level,
             "cooldown_s": self._cooldown_s,
             "until_at": at + round(remaining_s * 1000),
@@ -314,8 +326,8 @@ class Breaker:
         if snapshot.get("version") != 1 or level < 0 or not 0 <= cooldown_s < float("inf"):
             raise ValueError("a breaker's snapshot has another version or values out of range")
         breaker._level = min(level, breaker._top_level())
-        if state is not State.CLOSED:
-            breaker._state = State.OPEN
+        if state is not _CLOSED:
+            breaker._state = _OPEN
             breaker._cooldown_s = min(cooldown_s, breaker._cap_s)
             breaker._open_until = now + min(max(0.0, (until_at - at) / 1000), breaker._cooldown_s)
         return breaker
@@ -331,7 +343,7 @@ class Breaker:
             streak=self._streak,
             level=self._level,
             trials=len(self._trials),
-            cooldown_s=self._cooldown_s if self._state is State.OPEN else 0.0,
+            cooldown_s=self._cooldown_s if self._state is _OPEN else 0.0,
             remaining_s=self._remaining_s(now),
         )
 
@@ -342,16 +354,16 @@ class Breaker:
 
     @property
     def _wants_canary(self) -> bool:
-        return self._state is State.OPEN or (self._state is State.HALF_OPEN and self._limit == 1)
+        return self._state is _OPEN or (self._state is _HALF_OPEN and self._limit == 1)
 
     @property
     def _cap_s(self) -> float:
         return max(self._settings.cooldown, self._settings.max_cooldown)
 
     def _refusal(self, now: float) -> BreakerRefusal | None:
-        if self._state is State.OPEN and now < self._open_until:
-            return BreakerRefusal(self._remaining_s(now), Reason.OPEN)
-        if self._state is State.HALF_OPEN:
+        if self._state is _OPEN and now < self._open_until:
+            return BreakerRefusal(min(self._cooldown_s, self._open_until - now), _LEFT_ALONE)
+        if self._state is _HALF_OPEN:
             if len(self._trials) >= self._limit:
                 lease_left_s = min(self._trials.values()) - now
                 return BreakerRefusal(min(lease_left_s, RECHECK_S), Reason.CANARY_OUT)
@@ -359,12 +371,11 @@ class Breaker:
                 return BreakerRefusal(self._not_before - now, Reason.CANARY_OUT)
         return None
 
-    def _issue(self, lease_until: float) -> Permit:
+    def _try(self, lease_until: float) -> Permit:
+        """Return a permit of a half-open breaker."""
         self._permits += 1
-        permit = Permit(self._permits, self._generation, self._wants_canary, lease_until, self._report())
-        if self._state is State.HALF_OPEN:
-            self._trials[permit.id] = lease_until
-        return permit
+        self._trials[self._permits] = lease_until
+        return Permit(self._permits, self._generation, self._wants_canary, lease_until, self._report())
 
     def _expire_lease(self, now: float) -> None:
         """Lose a canary whose lease is over, as of the end of its lease, so that it does not matter who notices when."""
@@ -373,20 +384,22 @@ class Breaker:
             if first_s <= now:
                 self._move(Cause.CANARY_LOST, first_s)
 
+    def _with_report(self, refusal: BreakerRefusal) -> BreakerRefusal:
+        return replace(refusal, transitions=self._report()) if self._unreported else refusal
+
     def _report(self) -> tuple[Transition, ...]:
         transitions, self._unreported = self._unreported, ()
         return transitions
 
     def _record(self, verdict: Verdict, now: float, is_slow: bool) -> None:
-        if verdict is Verdict.NEUTRAL:
+        if verdict is _NEUTRAL:
             return
         settings, ring = self._settings, self._ring
-        is_failure = verdict is not Verdict.SUCCESS
-        ring.add((now, is_failure, is_slow))
-        ring.trim(settings.window, now - settings.max_age)
+        is_failure = verdict is not _SUCCESS
+        ring.add((now, is_failure, is_slow), settings.window, now - settings.max_age)
         if now - self._streak_at > settings.max_age:
             self._streak = 0
-        self._streak = self._streak + 1 if verdict is Verdict.FAILURE else 0
+        self._streak = self._streak + 1 if verdict is _FAILURE else 0
         self._streak_at = now
         if self._evidence.shows_health(is_failure, settings):
             self._level = max(0, self._level - 1)
@@ -407,10 +420,10 @@ class Breaker:
 
     def _judge(self, permit: Permit, verdict: Verdict, now: float, is_slow: bool) -> None:
         self._trials.pop(permit.id, None)
-        if verdict is Verdict.NEUTRAL:
+        if verdict is _NEUTRAL:
             if permit.is_canary:
                 self._take_canary_back(now)
-        elif verdict is not Verdict.SUCCESS or is_slow:
+        elif verdict is not _SUCCESS or is_slow:
             self._move(Cause.CANARY_FAILED, now)
         else:
             self._go_up(now)
@@ -437,14 +450,14 @@ class Breaker:
         self._limit, self._clean, self._inconclusive, self._not_before = 1, 0, 0, 0.0
         if cause in _GROWING:
             self._level = min(self._level + 1, self._top_level())
-        if after is State.OPEN:
+        if after is _OPEN:
             self._cooldown_s = min(self._cap_s, self._settings.cooldown * 2.0**self._level)
             self._open_until = now + self._cooldown_s
-        elif after is State.CLOSED:
+        elif after is _CLOSED:
             self._ring.clear()
             self._streak = 0
             self._evidence = _Evidence()
-        self._unreported += (Transition(before, after, cause, self._cooldown_s if after is State.OPEN else 0.0),)
+        self._unreported += (Transition(before, after, cause, self._cooldown_s if after is _OPEN else 0.0),)
 
     def _top_level(self) -> int:
         """The level at which the cap is reached; growing beyond would only delay the decay."""
@@ -453,12 +466,8 @@ class Breaker:
             level += 1
         return level
 
-    def _is_slow(self, elapsed_s: float | None) -> bool:
-        slow_after_s = self._settings.slow_after
-        return slow_after_s is not None and elapsed_s is not None and elapsed_s > slow_after_s
-
     def _remaining_s(self, now: float) -> float:
-        if self._state is not State.OPEN:
+        if self._state is not _OPEN:
             return 0.0
         return min(self._cooldown_s, max(0.0, self._open_until - now))
 
@@ -478,16 +487,24 @@ class _Ring:
     def __len__(self) -> int:
         return len(self._samples)
 
-    def add(self, sample: _Sample) -> None:
-        self._samples.append(sample)
+    def add(self, sample: _Sample, window: int, oldest_s: float) -> None:
+        """Add the latest, and drop what exceeds the window or is older than `oldest_s`."""
+        samples = self._samples
+        samples.append(sample)
         self.failures += sample[1]
         self.slow += sample[2]
+        while len(samples) > window or samples[0][0] < oldest_s:
+            self._drop()
 
     def trim(self, window: int, oldest_s: float) -> None:
         """Drop what exceeds the window or is older than `oldest_s`."""
         samples = self._samples
         while samples and (len(samples) > window or samples[0][0] < oldest_s):
-            _, was_failure, was_slow = samples.popleft()
+            self._drop()
+
+    def _drop(self) -> None:
+        _, was_failure, was_slow = self._samples.popleft()
+        if was_failure or was_slow:
             self.failures -= was_failure
             self.slow -= was_slow
 
@@ -535,9 +552,9 @@ def verdict_of(outcome: Outcome, settings: BreakerSettings) -> Verdict:
     neither; 503 is a failure with or without Retry-After. Our own refusals say nothing about the tool.
     """
     if isinstance(outcome, Success):
-        return Verdict.SUCCESS
+        return _SUCCESS
     if isinstance(outcome, Rejected):
-        return Verdict.NEUTRAL
+        return _NEUTRAL
     if outcome.fault is Fault.THROTTLED and not settings.count_429 and outcome.reply and outcome.reply.status == 429:
         return Verdict.NEUTRAL
     return _VERDICTS[outcome.fault]

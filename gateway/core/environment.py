@@ -9,14 +9,13 @@ because an expression might have wanted more of it.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import orjson
 
-from gateway.core.canonical import is_json, media_type
+from gateway.core.canonical import digits_alike, is_json, media_type
 from gateway.core.message import Headers
 
 __all__ = ["EVALUATED_LIMIT", "Lazily", "Seen", "request_env", "response_env"]
@@ -24,7 +23,7 @@ __all__ = ["EVALUATED_LIMIT", "Lazily", "Seen", "request_env", "response_env"]
 EVALUATED_LIMIT: Final = 1024 * 1024
 """Expressions see bodies up to this many bytes; of larger ones they see none."""
 
-_LONG_INTEGER: Final = re.compile(rb"[0-9]{19}")
+_LONG_INTEGER: Final = b"9" * 19
 """orjson turns integers beyond 64 bits into floats; identifiers of that size must keep their digits."""
 
 _FORM: Final = "application/x-www-form-urlencoded"
@@ -93,11 +92,8 @@ class Seen(Lazily):
         self._query = query
 
     def _content_type(self) -> str:
-        return ", ".join(
-            value.decode("latin-1")
-            for name, value in self._headers
-            if len(name) == 12 and name.lower() == b"content-type"
-        )
+        kinds = [value for name, value in self._headers if len(name) == 12 and name.lower() == b"content-type"]
+        return b", ".join(kinds).decode("latin-1")
 
     def _form(self) -> dict[str, str] | None:
         return _pairs(self._body.decode("latin-1")) if media_type(self._content_type()) == _FORM else None
@@ -135,7 +131,7 @@ def _json(content_type: str, body: bytes) -> object:
     if not body or not is_json(content_type):
         return None
     try:
-        return json.loads(body) if _LONG_INTEGER.search(body) else orjson.loads(body)
+        return json.loads(body) if digits_alike(body).count(_LONG_INTEGER) else orjson.loads(body)
     except (ValueError, RecursionError):
         return None
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import blake2b
+from typing import Final
 
 from gateway.core.approval import ApprovalState, state_at
 from gateway.core.codes import Code
@@ -25,6 +26,10 @@ from gateway.core.tool import Operation
 from gateway.core.trajectory import Step, StepState, Trajectory
 
 __all__ = ["cleared", "closed_gate", "lease_problems", "leases", "run_env", "snapshot"]
+
+# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+_PIVOT: Final = Tier.PIVOT
+_REQUIRED: Final = ApprovalPolicy.REQUIRED
 
 
 def snapshot(state: Trajectory) -> str:
@@ -72,9 +77,9 @@ def cleared(state: Trajectory, operation: Operation, action: str, at: int | None
         action: digest of its exact arguments, hexadecimal.
         at: UTC milliseconds.
     """
-    if operation.tier is Tier.PIVOT and not operation.is_staged and (problems := lease_problems(state, at)):
+    if operation.tier is _PIVOT and not operation.is_staged and (problems := lease_problems(state, at)):
         return closed_gate(operation.name, problems)
-    if operation.approval is not ApprovalPolicy.REQUIRED and not operation.gates:
+    if operation.approval is not _REQUIRED and not operation.gates:
         return None
     clearance = state.clearance
     if clearance is None or clearance.action != action:

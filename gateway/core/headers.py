@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from itertools import compress
+from operator import itemgetter
+from typing import Final, NamedTuple
 
 from gateway.core.message import Headers
 
@@ -32,6 +34,8 @@ __all__ = [
     "answer_head",
     "basic_password",
     "field_lines",
+    "first_values",
+    "lower_names",
     "protected_option",
     "replace_fields",
     "request_fields",
@@ -59,6 +63,11 @@ _PROTECTED = frozenset(
     {b"authorization", b"cookie", b"date", b"host", b"idempotency-key", b"set-cookie", b"traceparent", b"tracestate"}
 )
 _PROTECTED_PREFIXES = (b"content-", _OWN)
+_NAME: Final = itemgetter(0)
+_VALUE: Final = itemgetter(1)
+_LOWER: Final = bytes.lower
+_LINE: Final = b": ".join
+# Bytes are counted below: `in` would first take what it looks for for a number, and pay for its mistake each time.
 _VISIBLE = bytes(range(0x21, 0x7F))
 _TOKEN = bytes(byte for byte in range(0x21, 0x7F) if byte not in b'"(),/:;<=>?@[\\]{}')
 
@@ -85,44 +94,45 @@ class Sieve:
     What becomes of a name is remembered as the name was spelt, within bounds: agents use few spellings, and every call asks.
     """
 
-    __slots__ = ("_fates", "_names")
+    __slots__ = ("_fate",)
 
     def __init__(self, names: Iterable[bytes]) -> None:
         """`names` in lower case; "connection" has to be one of them."""
-        self._names = frozenset(names)
-        self._fates: dict[bytes, int] = {}
+        self._fate = _Fates(frozenset(names)).__getitem__
 
     def __call__(self, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
         """Return the fields that stay, in order."""
-        fates = self._fates
-        kept: list[tuple[bytes, bytes]] = []
-        options: list[bytes] = []
-        for field in headers:
-            fate = fates.get(field[0])
-            if fate is None:
-                fate = self._fate(field[0])
-            if fate == _STAYS:
-                kept.append(field)
-            elif fate == _NAMES_OTHERS:
-                options.append(field[1])
-        if options:
-            named = {one for one in _options(options) if not _is_protected(one)}
-            if named:
-                return tuple(field for field in kept if field[0].lower() not in named)
-        return tuple(kept)
+        fields = tuple(headers)
+        fates = list(map(self._fate, map(_NAME, fields)))
+        if _NAMES_OTHERS not in fates:
+            return tuple(compress(fields, fates))
+        options = [value for (_, value), fate in zip(fields, fates, strict=True) if fate == _NAMES_OTHERS]
+        named = {one for one in _options(options) if not _is_protected(one)}
+        kept = compress(fields, map(_STAYS.__eq__, fates))
+        return tuple([field for field in kept if field[0].lower() not in named])
 
-    def _fate(self, spelt: bytes) -> int:
+
+class _Fates(dict[bytes, int]):
+    """What becomes of fields by name, as spelt; worked out where it is asked for the first time."""
+
+    def __init__(self, names: frozenset[bytes]) -> None:
+        super().__init__()
+        self._names = names
+
+    def __missing__(self, spelt: bytes) -> int:
         name = spelt.lower()
         if name == b"connection":
             fate = _NAMES_OTHERS
         else:
             fate = _GOES if name in self._names or name.startswith(_OWN) else _STAYS
-        if len(self._fates) < _SPELLINGS:
-            self._fates[spelt] = fate
+        if len(self) < _SPELLINGS:
+            self[spelt] = fate
         return fate
 
 
-_STAYS, _GOES, _NAMES_OTHERS = 1, 2, 3
+_GOES: Final = 0
+_STAYS: Final = 1
+_NAMES_OTHERS: Final = 2
 _SPELLINGS = 1024
 _OF_REQUESTS = Sieve(OURS_IN_REQUESTS)
 _OF_ANSWERS = Sieve(HOP_BY_HOP)
@@ -148,21 +158,31 @@ UNASKED = "101 Switching Protocols, which nobody asked for"
 
 def answer_head(status: int, headers: Headers) -> AnswerHead:
     """Return what is to be known of an answer's head."""
-    length: bytes | None = None
+    names = lower_names(headers)
     problem = ""
-    for name, value in headers:
-        size = len(name)
-        if size == 14:
-            if length is None and name.lower() == b"content-length":
-                length = value
-        elif size == 17 and name.lower() == b"transfer-encoding" and value.strip().lower() != b"chunked":
-            problem = "a transfer coding other than chunked"
-    values = b"".join([value for _, value in headers])
-    if b"\r" in values or b"\n" in values or b"\0" in values:
+    if b"transfer-encoding" in names and any(
+        name == b"transfer-encoding" and value.strip().lower() != b"chunked"
+        for name, (_, value) in zip(names, headers, strict=True)
+    ):
+        problem = "a transfer coding other than chunked"
+    values = b"".join(map(_VALUE, headers))
+    if values.count(b"\r") or values.count(b"\n") or values.count(b"\0"):
         problem = "a header field with a line break or NUL in it"
     if status == 101 and not problem:
         problem = UNASKED
+    length = headers[names.index(b"content-length")][1] if b"content-length" in names else None
     return AnswerHead(_OF_ANSWERS(headers), length, problem)
+
+
+def lower_names(headers: Headers) -> list[bytes]:
+    """Return the names of fields in lower case, in order."""
+    return list(map(_LOWER, map(_NAME, headers)))
+
+
+def first_values(headers: Headers) -> dict[bytes, bytes]:
+    """Return the first value of each field, by its name in lower case."""
+    fields = headers[::-1]
+    return dict(zip(map(_LOWER, map(_NAME, fields)), map(_VALUE, fields), strict=True))
 
 
 def protected_option(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
@@ -202,15 +222,14 @@ def field_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         ValueError: a name or value would change the shape of the message. Says which field, never its value.
     """
     headers = tuple(headers)
-    lines = b"".join([b"%b: %b\r\n" % field for field in headers])
-    names = [field[0] for field in headers]
-    count = len(names)
+    count = len(headers)
+    lines = b"%b\r\n" % b"\r\n".join(map(_LINE, headers)) if count else b""
     if (
         lines.count(b"\n") != count
         or lines.count(b"\r") != count
-        or b"\0" in lines
-        or b"".join(names).translate(None, _TOKEN)
-        or b"" in names
+        or lines.count(b"\0")
+        or b"".join(map(_NAME, headers)).translate(None, _TOKEN)
+        or not all(map(_NAME, headers))
     ):
         raise ValueError(f"the header field {_offender(headers)!r} has a name or value that HTTP does not allow")
     return lines

@@ -26,7 +26,7 @@ from gateway.core.records import (
     UnwindingStarted,
 )
 from gateway.core.saga import SAVEPOINTS_LIMIT
-from gateway.core.trajectory import Phase, Step, StepState, Trajectory
+from gateway.core.trajectory import UNSENT_FAULT, Phase, Step, StepState, Trajectory
 from gateway.core.watchdog import Ended, Loop, Pattern, Verdict, Watchdog, WatchdogMode, WatchdogSettings
 
 __all__ = ["Told", "deadlocked", "interrupt", "restored"]
@@ -190,6 +190,8 @@ _DONE = (StepState.COMMITTED, StepState.COMPENSATED, StepState.COMPENSATING, Ste
 
 
 def _replay(dog: Watchdog, step: Step) -> None:
+    if step.state is StepState.FAILED and step.fault == UNSENT_FAULT:
+        return  # the world has not answered
     action = bytes.fromhex(step.action)
     if step.state in _DONE and step.bad is None:
         dog.acted(action, None, Ended.DONE, is_change=True, number=step.number)

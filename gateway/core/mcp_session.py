@@ -15,14 +15,19 @@ import base64
 import hmac
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
-__all__ = ["Client", "sealed", "unsealed"]
+from gateway.core.message import Headers
+
+__all__ = ["Client", "client_from", "client_parts", "sealed", "sealed_places", "unsealed", "unsealed_places"]
 
 LIMIT_BYTES: Final = 6_000
 _MAC_BYTES: Final = 16
+_SESSION: Final = b"mcp-session\n"
+_PLACES: Final = b"mcp-places\n"
+"""What a seal is for, so that one thing cannot be shown for the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,7 @@ class Client:
         version: the revision spoken with it.
         capabilities, info: as the client declared them.
         log_level: what a stateless request asks for.
+        credentials: the client's own for the one server of its endpoint; told anew by each request, kept nowhere.
     """
 
     nonce: str = ""
@@ -48,6 +54,7 @@ class Client:
     info: Mapping[str, object] = field(default_factory=dict)
     log_level: str | None = None
     is_modern: bool = False
+    credentials: Headers = field(default=(), repr=False)
 
     def can(self, capability: str) -> bool:
         """Whether it declared a capability."""
@@ -64,11 +71,56 @@ def sealed(client: Client, key: bytes) -> str:
             name: {} for name in client.capabilities if name in ("sampling", "elicitation", "roots")
         }
         body = _dumped(client, known, {})
-    return base64.urlsafe_b64encode(_mac(body, key) + body).decode().rstrip("=")
+    return _closed(body, key, _SESSION)
 
 
 def unsealed(text: str, key: bytes) -> Client | None:
     """Return the client of a session id, or None if it is not one of ours."""
+    body = _opened(text, key, _SESSION)
+    return None if body is None else client_from(json.loads(body))
+
+
+def client_parts(client: Client) -> list[object]:
+    """Return what makes up a client of the handshake era, as JSON has it; `client_from` reads it."""
+    return [1, client.nonce, client.scope, client.agent, client.version, client.capabilities, client.info]
+
+
+def client_from(parts: list[Any]) -> Client:
+    """Return the client of `client_parts`."""
+    _, nonce, scope, agent, version, capabilities, info = parts
+    return Client(nonce=nonce, scope=scope, agent=agent, version=version, capabilities=capabilities, info=info)
+
+
+def sealed_places(nonce: str, places: Mapping[str, str], key: bytes) -> str | None:
+    """Return the id of an event on a client's own stream: how far the stream of each server behind it has come; None where
+    that is too long for a header.
+
+    A client that comes back with it (`Last-Event-ID`) is told by the servers what it missed, whoever else has restarted
+    meanwhile. It is sealed, as nobody may make up places in the streams of others.
+    """
+    body = json.dumps([1, nonce, dict(places)], separators=(",", ":")).encode()
+    return _closed(body, key, _PLACES) if len(body) <= LIMIT_BYTES else None
+
+
+def unsealed_places(text: str, nonce: str, key: bytes) -> dict[str, str]:
+    """Return the places that an event's id names; none if it is not one of ours, or another client's."""
+    body = _opened(text, key, _PLACES)
+    if body is None:
+        return {}
+    _, owner, places = json.loads(body)
+    return dict(places) if owner == nonce else {}
+
+
+def _dumped(client: Client, capabilities: Mapping[str, object], info: Mapping[str, object]) -> bytes:
+    parts = client_parts(replace(client, capabilities=capabilities, info=info))
+    return json.dumps(parts, separators=(",", ":")).encode()
+
+
+def _closed(body: bytes, key: bytes, what: bytes) -> str:
+    return base64.urlsafe_b64encode(_mac(body, key, what) + body).decode().rstrip("=")
+
+
+def _opened(text: str, key: bytes, what: bytes) -> bytes | None:
     if len(text) > 2 * LIMIT_BYTES:
         return None
     try:
@@ -76,16 +128,8 @@ def unsealed(text: str, key: bytes) -> Client | None:
     except ValueError:
         return None
     mac, body = data[:_MAC_BYTES], data[_MAC_BYTES:]
-    if not hmac.compare_digest(mac, _mac(body, key)):
-        return None
-    _, nonce, scope, agent, version, capabilities, info = json.loads(body)
-    return Client(nonce=nonce, scope=scope, agent=agent, version=version, capabilities=capabilities, info=info)
+    return body if hmac.compare_digest(mac, _mac(body, key, what)) else None
 
 
-def _dumped(client: Client, capabilities: object, info: object) -> bytes:
-    value = [1, client.nonce, client.scope, client.agent, client.version, capabilities, info]
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _mac(body: bytes, key: bytes) -> bytes:
-    return hmac.digest(key, b"mcp-session\n" + body, sha256)[:_MAC_BYTES]
+def _mac(body: bytes, key: bytes, what: bytes) -> bytes:
+    return hmac.digest(key, what + body, sha256)[:_MAC_BYTES]

@@ -4,7 +4,8 @@
     task_id                                 its name
     idempotency_key (default: task_id)      the same packet again is the same run; another one under the key is refused
     budget_caps, deadline_ms, retries left  its budget: caps travel with the task, and are no promise of a model's
-    parent_task_id, stage, inputs           kept with it, for whoever does the task
+    parent_task_id                          what it spends counts there, too, if that is a run which is known and open
+    stage, inputs                           kept with it, for whoever does the task
 
     status of the result                    what the run does on it
     done                                    commits
@@ -78,7 +79,9 @@ class TaskPacket:
         Doc("The same packet under the same key is the same task; default: task_id."),
     ] = None
     stage: Annotated[str | None, MaxLen(128), Doc("What part of the whole it is.")] = None
-    parent_task_id: Annotated[str | None, MinLen(1), MaxLen(128), Doc("The task that it is a part of.")] = None
+    parent_task_id: Annotated[
+        str | None, MinLen(1), MaxLen(128), Doc("The task that it is a part of, from whose budget it spends.")
+    ] = None
     inputs: Annotated[Mapping[str, object], Doc("What it works on; opaque to the gateway.")] = field(
         default_factory=dict
     )

@@ -70,7 +70,7 @@ def _why_forbidden(byte: bytes) -> str:
 
 
 def _has_dot_segment(path: bytes) -> bool:
-    if b"." not in path and b"%" not in path:
+    if not path.count(b".") and not path.count(b"%"):
         return False
     segments = _SEPARATORS.split(_DOT.sub(b".", path))
     return any(segment.partition(b";")[0] in (b".", b"..") for segment in segments)

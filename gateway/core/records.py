@@ -80,7 +80,7 @@ class UnknownRecord(ValueError):
     """A record of a kind or shape that this release does not know: written by a newer one, or damaged."""
 
 
-@frozen
+@frozen(slots=False)
 class RecordedReply:
     """A tool's answer as the journal keeps it, so that it can be delivered again.
 
@@ -117,7 +117,7 @@ class RecordedReply:
         return self.text.encode() if self.text is not None else base64.b64decode(self.base64 or "")
 
 
-@frozen
+@frozen(slots=False)
 class RecordedRequest:
     """What was sent, as far as sending it again needs: no credentials, since only known harmless fields are kept.
 
@@ -166,7 +166,7 @@ def is_recordable(name: bytes) -> bool:
     return name in _RECORDED_FIELDS or name.endswith(b"-version")
 
 
-@frozen
+@frozen(slots=False)
 class TrajectoryOpened:
     """The run began. Implicit runs were named by nobody and close themselves.
 
@@ -183,7 +183,7 @@ class TrajectoryOpened:
     budget: dict[str, float] = field(default_factory=dict)
 
 
-@frozen
+@frozen(slots=False)
 class StepIntended:
     """A call is about to leave. Durable before it does.
 
@@ -216,7 +216,7 @@ class StepIntended:
     approval: str | None = None
 
 
-@frozen
+@frozen(slots=False)
 class StepCommitted:
     """The tool did it. Durable, with the bound compensator, before the agent sees the answer.
 
@@ -237,7 +237,7 @@ class StepCommitted:
     leak: tuple[str, float, float, str] | None = None
 
 
-@frozen
+@frozen(slots=False)
 class StepFailed:
     """Certainly no effect: never sent, proven absent, or the tool said no.
 
@@ -255,7 +255,7 @@ class StepFailed:
     answer: str = ""
 
 
-@frozen
+@frozen(slots=False)
 class StepInDoubt:
     """Sent, and the effect is unknown."""
 
@@ -265,7 +265,7 @@ class StepInDoubt:
     status: int | None = None
 
 
-@frozen
+@frozen(slots=False)
 class ReadObserved:
     """A read went through; written lazily, for the audit."""
 
@@ -277,7 +277,7 @@ class ReadObserved:
     status: int | None = None
 
 
-@frozen
+@frozen(slots=False)
 class ReadsObserved:
     """Several reads went through: each with the fields of a `ReadObserved`, in their order, and when (UTC milliseconds).
 
@@ -287,14 +287,14 @@ class ReadsObserved:
     reads: list[tuple[str, str, str, str, str, int | None, int]]
 
 
-@frozen
+@frozen(slots=False)
 class RefusalsObserved:
     """Calls that we refused since the last such record: [code, tool, operation, how many]."""
 
     refusals: list[tuple[str, str, str, int]]
 
 
-@frozen
+@frozen(slots=False)
 class PolicyObserved:
     """What rules decided about calls since the last such record, or would have (in shadow): [rule, effect, operation,
     in shadow, how many]."""
@@ -302,7 +302,7 @@ class PolicyObserved:
     decisions: list[tuple[str, str, str, bool, int]]
 
 
-@frozen
+@frozen(slots=False)
 class LeaseTaken:
     """The run has a credential for a tool, until then at the latest (UTC milliseconds). Its secret is written nowhere."""
 
@@ -312,7 +312,7 @@ class LeaseTaken:
     until: int
 
 
-@frozen
+@frozen(slots=False)
 class LeaseEnded:
     """The credential is good for nothing any more."""
 
@@ -321,7 +321,7 @@ class LeaseEnded:
     why: str
 
 
-@frozen
+@frozen(slots=False)
 class UnwindingStarted:
     """From here no forward step is admitted; what was done is undone, last first, down to the savepoint if one is named."""
 
@@ -330,7 +330,7 @@ class UnwindingStarted:
     savepoint: str | None = None
 
 
-@frozen
+@frozen(slots=False)
 class SavepointTaken:
     """A place to rewind to: what is intended after it can be undone without undoing what was intended before.
 
@@ -342,14 +342,14 @@ class SavepointTaken:
     since: int | None = None
 
 
-@frozen
+@frozen(slots=False)
 class TrajectoryRewound:
     """Everything after the savepoint is undone; the run goes on from there."""
 
     savepoint: str
 
 
-@frozen
+@frozen(slots=False)
 class RecoveryFailed:
     """Settling or undoing broke off on something unforeseen. Counted until anything succeeds; the third freezes."""
 
@@ -357,7 +357,7 @@ class RecoveryFailed:
     error: str
 
 
-@frozen
+@frozen(slots=False)
 class CompensationIntended:
     """A compensator is about to leave. Durable before it does; the key is the same for every attempt.
 
@@ -371,7 +371,7 @@ class CompensationIntended:
     round: int = 1
 
 
-@frozen
+@frozen(slots=False)
 class CompensationCompleted:
     """The step is undone; `is_proven` if a probe found its effect gone."""
 
@@ -380,7 +380,7 @@ class CompensationCompleted:
     is_proven: bool = False
 
 
-@frozen
+@frozen(slots=False)
 class CompensationSkipped:
     """There was nothing to undo, or nothing that could be: the reason names which, and `is_residue` says so."""
 
@@ -389,7 +389,7 @@ class CompensationSkipped:
     is_residue: bool = False
 
 
-@frozen
+@frozen(slots=False)
 class CompensationRefused:
     """The tool refused the compensator for good, or its budget is spent."""
 
@@ -399,19 +399,19 @@ class CompensationRefused:
     status: int | None = None
 
 
-@frozen
+@frozen(slots=False)
 class TrajectoryAborted:
     """Everything that could be undone is undone."""
 
 
-@frozen
+@frozen(slots=False)
 class TrajectoryCommitted:
     """The run is over and stays done."""
 
     by: str = "agent"
 
 
-@frozen
+@frozen(slots=False)
 class TrajectoryFrozen:
     """Nothing more happens in this run until a person decides. `incident` is its class, `step` the one it is about."""
 
@@ -421,7 +421,7 @@ class TrajectoryFrozen:
     by: str = "gateway"
 
 
-@frozen
+@frozen(slots=False)
 class TrajectoryClosing:
     """No more steps: what is staged or deferred is finished, then the run is committed. There is no way back."""
 
@@ -431,7 +431,7 @@ class TrajectoryClosing:
 # --- the gate in front of a pivot
 
 
-@frozen
+@frozen(slots=False)
 class ApprovalRequested:
     """A call waits for people. They decide on exactly this: another argument, or another address, is another call.
 
@@ -465,7 +465,7 @@ class ApprovalRequested:
     approvers: list[str] = field(default_factory=list)
 
 
-@frozen
+@frozen(slots=False)
 class ApprovalDecided:
     """One person decided: `approve` or `reject`. The vote that completes it carries until when it may be used."""
 
@@ -476,14 +476,14 @@ class ApprovalDecided:
     use_until: int | None = None
 
 
-@frozen
+@frozen(slots=False)
 class ApprovalExpired:
     """Nobody decided in time, or the approval was not used in time: denied."""
 
     approval: str
 
 
-@frozen
+@frozen(slots=False)
 class GatePassed:
     """Every gate of an action let it pass, on the run as it was: `snapshot` is the digest of all outcomes so far.
 
@@ -497,7 +497,7 @@ class GatePassed:
     gates: list[list[str]] = field(default_factory=list)
 
 
-@frozen
+@frozen(slots=False)
 class PlanAdopted:
     """The run follows this plan: [{id, tool, operation, tier, phase, needs}] in order."""
 
@@ -507,7 +507,7 @@ class PlanAdopted:
 # --- past the pivot
 
 
-@frozen
+@frozen(slots=False)
 class StepStaged:
     """An irreversible call is kept until the pivot commits. Its step is released then, or dropped with the run."""
 
@@ -528,14 +528,14 @@ class StepStaged:
     delivered: list[int] = field(default_factory=list)
 
 
-@frozen
+@frozen(slots=False)
 class StepReleased:
     """A staged or deferred step is about to leave (again). Durable before it does."""
 
     step: int
 
 
-@frozen
+@frozen(slots=False)
 class StepDeferred:
     """A step past the pivot certainly had no effect yet, and must have it: it will be tried again."""
 
@@ -548,7 +548,7 @@ class StepDeferred:
 # --- people
 
 
-@frozen
+@frozen(slots=False)
 class IncidentAcknowledged:
     """Somebody looks after it."""
 
@@ -556,7 +556,7 @@ class IncidentAcknowledged:
     reason: str = ""
 
 
-@frozen
+@frozen(slots=False)
 class TrajectoryReleased:
     """A person lets a frozen run go on, in phase `to`; its incident is resolved."""
 
@@ -565,7 +565,7 @@ class TrajectoryReleased:
     reason: str
 
 
-@frozen
+@frozen(slots=False)
 class TrajectoryClosed:
     """A person ended a frozen run as it is; its incident is resolved."""
 
@@ -573,7 +573,7 @@ class TrajectoryClosed:
     reason: str
 
 
-@frozen
+@frozen(slots=False)
 class StepResolved:
     """A person found out whether a step's effect is in the world: `landed` or `not_landed`."""
 
@@ -583,7 +583,7 @@ class StepResolved:
     principal: str
 
 
-@frozen
+@frozen(slots=False)
 class NoticesDelivered:
     """A sink has taken every notice of this run up to a position; `is_complete`: and so have all the others."""
 
@@ -595,7 +595,7 @@ class NoticesDelivered:
 # --- circles
 
 
-@frozen
+@frozen(slots=False)
 class LoopInterrupted:
     """A call was not sent, because with it the run went in circles.
 
@@ -616,7 +616,7 @@ class LoopInterrupted:
     times: int = 1
 
 
-@frozen
+@frozen(slots=False)
 class StateReported:
     """The state of the world after a change, as a hash (16 hexadecimal digits), and who says so."""
 
@@ -624,7 +624,7 @@ class StateReported:
     source: str = "agent"
 
 
-@frozen
+@frozen(slots=False)
 class MetricsReported:
     """Figures of progress; larger is better."""
 
@@ -634,7 +634,7 @@ class MetricsReported:
 # --- blocked content
 
 
-@frozen
+@frozen(slots=False)
 class ContentBlocked:
     """A tool's content filter said no to an action (its digest): it is not sent again in this run."""
 
@@ -646,14 +646,14 @@ class ContentBlocked:
 # --- budgets
 
 
-@frozen
+@frozen(slots=False)
 class BudgetTightened:
     """Caps of the run that are lower from here on, or new."""
 
     caps: dict[str, float]
 
 
-@frozen
+@frozen(slots=False)
 class UsageReported:
     """The run spent so much more: what `source` (agent, gateway) knows of. A report that carries a name counts once."""
 
@@ -665,7 +665,7 @@ class UsageReported:
 # --- tasks
 
 
-@frozen
+@frozen(slots=False)
 class TaskAccepted:
     """The run is that of a task packet. `digest` tells the packet from another one."""
 
@@ -673,11 +673,26 @@ class TaskAccepted:
     digest: str
 
 
-@frozen
+@frozen(slots=False)
 class TaskEnded:
     """How the task ended, as whoever did it says: status, artifact_ref, artifacts, next_stage_hint, error."""
 
     result: dict[str, Any]
+
+
+@frozen
+class ChildOpened:
+    """A task that names this run as its parent is about to be opened: what it spends counts here, too."""
+
+    child: str
+
+
+@frozen
+class ChildSettled:
+    """That task is over, and has spent so much in all, its own children included."""
+
+    child: str
+    values: dict[str, float] = field(default_factory=dict)
 
 
 Record = (
@@ -724,6 +739,8 @@ Record = (
     | UsageReported
     | TaskAccepted
     | TaskEnded
+    | ChildOpened
+    | ChildSettled
     | ContentBlocked
 )
 

@@ -97,6 +97,9 @@ class GiveUp:
     reason: GiveUpReason
 
 
+_SUCCESS, _REFUSED, _PERMANENT, _IN_DOUBT, _BODY_SPENT, _ATTEMPTS, _DEADLINE = (
+    GiveUp(reason) for reason in GiveUpReason
+)  # made once: most calls end in one
 _NEVER_SENT = frozenset({Fault.CONNECT, Fault.CONNECT_TIMEOUT})
 # Answers to a repeat under the same key that do not say what became of the first: not let in, or still running.
 _UNSETTLING = frozenset({401, 403, 407, 408, 409, 423, 425, 429})
@@ -126,20 +129,20 @@ def decide_retry(
         key_until: monotonic seconds until which the tool remembers the call's key; None if it honours none.
     """
     if isinstance(outcome, Success):
-        return GiveUp(GiveUpReason.SUCCESS)
+        return _SUCCESS
     if isinstance(outcome, Rejected):
-        return GiveUp(GiveUpReason.REFUSED)
+        return _REFUSED
     delay_s = _delay_s(outcome, attempt, settings, u)
     if delay_s is None:
-        return GiveUp(GiveUpReason.PERMANENT)
+        return _PERMANENT
     if isinstance(outcome, InDoubt) and (key_until is None or now + delay_s >= key_until):
-        return GiveUp(GiveUpReason.IN_DOUBT)
+        return _IN_DOUBT
     if not is_replayable and outcome.fault not in _NEVER_SENT:
-        return GiveUp(GiveUpReason.BODY_SPENT)
+        return _BODY_SPENT
     if attempt >= settings.attempts:
-        return GiveUp(GiveUpReason.ATTEMPTS)
+        return _ATTEMPTS
     if now + delay_s + MIN_ATTEMPT_S > deadline:
-        return GiveUp(GiveUpReason.DEADLINE)
+        return _DEADLINE
     return RetryAfter(delay_s)
 
 
@@ -210,7 +213,8 @@ class RetryBudget:
     def deposit(self, ratio: float, now: float) -> None:
         """Earn `ratio` of a repeat: once per call, however many attempts and layers it passes."""
         self._refill(now)
-        self._balance = min(self.floor + BUDGET_CAP, self._balance + ratio)
+        earned, most = self._balance + ratio, self.floor + BUDGET_CAP
+        self._balance = earned if earned < most else most
 
     def charge(self, now: float) -> bool:
         """Pay for one repeat that is about to be scheduled; False, and nothing taken, if the budget is spent."""
@@ -237,9 +241,9 @@ class RetryBudget:
         return self._balance
 
     def _refill(self, now: float) -> None:
-        elapsed_s, self._refilled = max(0.0, now - self._refilled), now
+        since, self._refilled = self._refilled, now
         if self._balance < self.floor:
-            self._balance = min(self.floor, self._balance + elapsed_s)
+            self._balance = min(self.floor, self._balance + max(0.0, now - since))
 
 
 class RecentFailures:

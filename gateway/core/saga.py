@@ -25,7 +25,7 @@ Source: Garcia-Molina & Salem, "Sagas", SIGMOD 1987; Richardson, "Microservices 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Final, assert_never
 
 from gateway.core.codes import Code
 from gateway.core.gate import cleared, closed_gate
@@ -92,6 +92,13 @@ __all__ = [
     "next_undo",
     "residue",
 ]
+
+# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+_FINALIZING: Final = Phase.FINALIZING
+_FROZEN: Final = Phase.FROZEN
+_PIVOT: Final = Tier.PIVOT
+_PREPARING: Final = Phase.PREPARING
+_REQUIRED: Final = ApprovalPolicy.REQUIRED
 
 
 QUARANTINED = "QUARANTINED"
@@ -344,9 +351,9 @@ def decide(state: Trajectory, command: Command) -> list[Record] | Refusal:
 
 def admits(state: Trajectory, operation: Operation) -> Refusal | None:
     """Return why a step of `operation` is not legal now, or None. Cheap enough to ask before any queue."""
-    if state.phase is Phase.FROZEN:
+    if state.phase is _FROZEN:
         return _frozen(state)
-    if state.phase not in (Phase.PREPARING, Phase.FINALIZING):
+    if state.phase not in (_PREPARING, _FINALIZING):
         return _closed(state)
     if operation.is_read:
         return None
@@ -354,14 +361,14 @@ def admits(state: Trajectory, operation: Operation) -> Refusal | None:
         return _closed(state)
     if operation.is_staged and state.pivot is None:
         return None
-    if state.pivot is not None and (operation.tier is Tier.PIVOT or not operation.is_idempotent):
+    if state.pivot is not None and (operation.tier is _PIVOT or not operation.is_idempotent):
         return Refusal(
             code=Code.PIVOT_ORDER,
             detail=f"Run {state.id} has its irreversible step (step {state.pivot}) already, and {operation.name} is "
             f"{_what(operation)}; only reads and idempotent steps may follow. Commit this run and open a new one for it.",
             extra={"pivot": state.pivot},
         )
-    if operation.tier is Tier.PIVOT:
+    if operation.tier is _PIVOT:
         return _pivot_gate(state, operation)
     return None
 
@@ -450,7 +457,7 @@ def _open(state: Trajectory, command: Open) -> list[Record]:
 
 def _stage(state: Trajectory, name: str) -> list[Record]:
     """A savepoint in front of the first step of a stage of the run; none is needed twice in a row, or past the pivot."""
-    if not name or state.phase is not Phase.PREPARING or next(reversed(state.savepoints), None) == name:
+    if not name or state.phase is not _PREPARING or next(reversed(state.savepoints), None) == name:
         return []
     return [SavepointTaken(name=name, by="stage")] if len(state.savepoints) < SAVEPOINTS_LIMIT else []
 
@@ -472,7 +479,7 @@ def _intent(state: Trajectory, command: Begin) -> Record:
         command.salt, state.id, command.tool, command.operation.name, command.action, str(occurrence)
     )
     approval = None
-    if command.operation.approval is ApprovalPolicy.REQUIRED and state.clearance is not None:
+    if command.operation.approval is _REQUIRED and state.clearance is not None:
         approval = state.clearance.approval
     if command.operation.is_staged:
         assert command.request is not None

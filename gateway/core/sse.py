@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Event", "EventTooLarge", "Events", "comment", "event"]
+__all__ = ["Event", "EventTooLarge", "Events", "comment", "event", "pause"]
 
 LIMIT_BYTES: Final = 64 << 20
 
@@ -85,9 +85,15 @@ def _milliseconds(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
-def event(data: bytes) -> bytes:
-    """Return an event that carries one line of data."""
-    return b"event: message\ndata: " + data.replace(b"\r", b"").replace(b"\n", b"") + b"\n\n"
+def event(data: bytes, id: str | None = None) -> bytes:
+    """Return an event that carries one line of data, and the id that the stream may be resumed from."""
+    head = b"" if id is None else b"id: " + id.encode("ascii") + b"\n"
+    return head + b"event: message\ndata: " + data.replace(b"\r", b"").replace(b"\n", b"") + b"\n\n"
+
+
+def pause(retry_ms: int) -> bytes:
+    """Return the event that says how long to wait before coming back to a stream that broke off, in milliseconds."""
+    return f"retry: {retry_ms}\n\n".encode()
 
 
 def comment(text: str = "keep-alive") -> bytes:

@@ -23,9 +23,10 @@ SOSP 2003 (edges by order of events).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from heapq import heapify, heappop, heappush
 from itertools import chain
 from typing import Final
 
@@ -146,19 +147,26 @@ class Lineage:
 
     def settle(self, order: int, run: str, *, step: int | None, digest: str | None, has_effect: bool) -> None:
         """Correct the edges of one record: the step's real number and digest; one without effect is no write at all."""
-        for edge in self._runs.get(run, ()):
+        moved = []
+        for edge in reversed(self._runs.get(run, ())):
+            if edge.order < order:
+                break
             if edge.order != order:
                 continue
+            if step is not None and edge.step != step:
+                moved.append(edge)
             edge.step = edge.step if step is None else step
             edge.digest = digest or edge.digest
             edge.is_write = edge.is_write and has_effect
-        for name, spread in self._spreads.items():
-            self._follow_all(name, spread)
+        if moved:
+            for name, spread in self._spreads.items():
+                self._follow_from(name, spread, moved)
 
     def contain(self, quarantine: str, *, run: str = "", agent: str = "", since: int = 0) -> None:
         """Mark what a run made since a step, or an agent at any time, and all that was made from it."""
         spread = self._spreads[quarantine] = _Spread({run: since} if run else {}, agent)
-        self._follow_all(quarantine, spread)
+        known = self._runs.values() if agent else (self._runs.get(run, ()),)
+        self._follow_from(quarantine, spread, (edge for edges in known for edge in edges if spread.is_own(edge)))
 
     def lift(self, quarantine: str) -> None:
         """Take back every mark of a quarantine."""
@@ -221,32 +229,50 @@ class Lineage:
                     reached.setdefault(edge.run, edge.order)
         return found
 
-    def _follow_all(self, name: str, spread: _Spread) -> None:
-        for edge in chain(self._kept, self._edges):  # in order, so that what is read was marked before
-            self._follow(name, spread, edge)
+    def _follow_from(self, name: str, spread: _Spread, edges: Iterable[Edge]) -> None:
+        """Follow some edges, and all that they lead to, in order: what is reached is what it costs, not all there is."""
+        waiting = [(edge.order, id(edge), edge) for edge in edges]
+        heapify(waiting)
+        seen: set[int] = set()
+        while waiting:
+            order, number, edge = heappop(waiting)
+            if number in seen:
+                continue
+            seen.add(number)
+            for later in self._follow(name, spread, edge):
+                if later.order <= order:
+                    break
+                heappush(waiting, (later.order, id(later), later))
 
-    def _follow(self, name: str, spread: _Spread, edge: Edge) -> None:
-        """What one edge means to one quarantine; edges come in order."""
+    def _follow(self, name: str, spread: _Spread, edge: Edge) -> Iterator[Edge]:
+        """See what one edge means to one quarantine. Returns the edges that this may mean something to, the newest first."""
         if spread.is_own(edge):
-            if edge.is_write:
-                self._mark(name, edge, Taint.TAINTED)
-            return
+            if edge.is_write and self._mark(name, edge, Taint.TAINTED):
+                return reversed(self.artifacts[edge.artifact].edges)
+            return iter(())
         if edge.is_write:
             since = spread.contaminated.get(edge.run)
-            if since is not None and edge.order > since:
-                self._mark(name, edge, Taint.SUSPECT)
-            return
+            if since is not None and edge.order > since and self._mark(name, edge, Taint.SUSPECT):
+                return reversed(self.artifacts[edge.artifact].edges)
+            return iter(())
         mark = self.artifacts[edge.artifact].marks.get(name)
-        if mark is not None and mark.since < edge.order and mark.cleared_by is None:
-            spread.contaminated.setdefault(edge.run, edge.order)
+        if mark is None or mark.since >= edge.order or mark.cleared_by is not None:
+            return iter(())
+        if spread.contaminated.get(edge.run, edge.order + 1) <= edge.order:
+            return iter(())
+        spread.contaminated[edge.run] = edge.order
+        return reversed(self._runs[edge.run])
 
-    def _mark(self, name: str, edge: Edge, level: Taint) -> None:
+    def _mark(self, name: str, edge: Edge, level: Taint) -> bool:
+        """Mark what an edge has written. Returns whether it is marked from there on, which it was not before."""
         marks = self.artifacts[edge.artifact].marks
         mark = marks.get(name)
         if mark is None or (mark.cleared_by is not None and edge.order > mark.since):
             marks[name] = Mark(level, edge.order)
-        elif level is Taint.TAINTED and mark.level is Taint.SUSPECT:
+            return True
+        if level is Taint.TAINTED and mark.level is Taint.SUSPECT:
             marks[name] = Mark(level, mark.since)
+        return False
 
     def _forget(self) -> None:
         """Drop the oldest edge of an artifact without marks; the edges of marked ones are kept."""

@@ -71,7 +71,7 @@ class AmbiguousPath(ValueError):
     """The tool's server may read the path otherwise than we do: refuse the call (`ERR_INVALID_ARGUMENTS`)."""
 
 
-@frozen(kw_only=False)
+@frozen(kw_only=False, slots=False)
 class BoundRequest:
     """A request with every value filled in; what the journal keeps of a compensator.
 

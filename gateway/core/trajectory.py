@@ -7,10 +7,10 @@ copies; who needs the old state folds again. What leads to records is `core/saga
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from gateway.core.approval import Approval, ApprovalState, fold_approval
 from gateway.core.circles import Circles, fold_circles
@@ -20,6 +20,8 @@ from gateway.core.records import (
     ApprovalExpired,
     ApprovalRequested,
     BudgetTightened,
+    ChildOpened,
+    ChildSettled,
     CompensationCompleted,
     CompensationIntended,
     CompensationRefused,
@@ -66,6 +68,7 @@ from gateway.core.tool import BoundRequest
 
 __all__ = [
     "OVERDUE_FAULT",
+    "UNSENT_FAULT",
     "Blocked",
     "Clearance",
     "IllegalRecord",
@@ -106,6 +109,15 @@ class StepState(StrEnum):
     COMPENSATION_FAILED = "compensation_failed"
     STAGED = "staged"
     DEFERRED = "deferred"
+
+
+# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+_COMMITTED: Final = StepState.COMMITTED
+_FINALIZING: Final = Phase.FINALIZING
+_INTENDED: Final = StepState.INTENDED
+_IN_DOUBT: Final = StepState.IN_DOUBT
+_PIVOT: Final = Tier.PIVOT
+_PREPARING: Final = Phase.PREPARING
 
 
 class IllegalRecord(ValueError):
@@ -246,7 +258,10 @@ class Trajectory:
         in_flight, in_doubt, unbound: numbers of the steps that are so, for the pivot's gate in constant time.
         leases: numbers of the steps whose effect is good for a time only, undone ones among them.
         pivot: the pivot step from its intent on, unless it failed.
-        budget, usage: caps by name; what was spent of them beside what the steps and reads themselves tell.
+        unsent: how many steps never left.
+        budget, usage: caps by name; what was spent of them beside what the steps and reads themselves tell, by children
+            that are over, too.
+        children: tasks that name it as their parent and are not settled yet.
         reports: names of the latest reports of usage, each of which counts once.
         undelivered: steps whose results the agent has not got yet.
         newly_delivered: delivered since the last record, to ride on the next one.
@@ -277,6 +292,7 @@ class Trajectory:
     budget: dict[str, float] = field(default_factory=dict)
     usage: dict[str, float] = field(default_factory=dict)
     reports: dict[str, None] = field(default_factory=dict)
+    children: dict[str, None] = field(default_factory=dict)
     savepoints: dict[str, int] = field(default_factory=dict)
     rewinding: str | None = None
     recovery_failures: int = 0
@@ -290,6 +306,7 @@ class Trajectory:
     undelivered: set[int] = field(default_factory=set)
     newly_delivered: list[int] = field(default_factory=list)
     pivot: int | None = None
+    unsent: int = 0
     reads: int = 0
     refusals: int = 0
     reason: str = ""
@@ -325,7 +342,7 @@ class Trajectory:
     @property
     def is_past_pivot(self) -> bool:
         """Whether it can only go forward, frozen or not."""
-        return self.pivot is not None or Phase.FINALIZING in (self.phase, self.resume)
+        return self.pivot is not None or _FINALIZING in (self.phase, self.resume)
 
     @property
     def open_incident(self) -> Incident | None:
@@ -387,7 +404,7 @@ class Trajectory:
         Only what is done has one: whatever the agent read of a step that is in doubt or deferred, its result is yet to come.
         """
         step = self.steps.get(number)
-        if step is not None and step.state is StepState.COMMITTED and not step.is_delivered:
+        if step is not None and step.state is _COMMITTED and not step.is_delivered:
             step.is_delivered = True
             self.undelivered.discard(number)
             self.newly_delivered.append(number)
@@ -451,6 +468,7 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             step.compensator, step.unbound = record.compensator, record.unbound
             step.order, state.recovery_failures = max(step.order, state.version + 1), 0
             step.fault, step.status, step.answer = record.fault, record.status, record.answer
+            state.unsent += record.fault == UNSENT_FAULT
             _not_landed(state, step)
         case StepInDoubt():
             step = _take(state, record.step, record, StepState.INTENDED)
@@ -539,6 +557,12 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             state.budget.update(record.caps)
         case UsageReported():
             _used(state, record)
+        case ChildOpened():
+            state.children[record.child] = None
+        case ChildSettled():
+            if record.child in state.children:
+                del state.children[record.child]
+                _spent(state, record.values)
         case ContentBlocked():
             blocked = state.blocked.setdefault((record.tool, record.operation), Blocked())
             blocked.actions[record.action] = None
@@ -575,6 +599,9 @@ _TIERS: dict[str, Tier] = {tier.value: tier for tier in Tier}
 OVERDUE_FAULT = "overdue"
 """The doubt of a step that ran for longer than twice its timeout."""
 
+UNSENT_FAULT = "unsent"
+"""The fault of a step that certainly never left: it costs its run no step, call or retry."""
+
 BLOCKED_KEPT = 256
 """Actions of one operation that are remembered as blocked."""
 
@@ -582,9 +609,13 @@ REPORTS_KEPT = 256
 """Names of reports that are remembered, so that one that is sent again is not counted again."""
 
 
-def _used(state: Trajectory, record: UsageReported) -> None:
-    for name, amount in record.values.items():
+def _spent(state: Trajectory, values: Mapping[str, float]) -> None:
+    for name, amount in values.items():
         state.usage[name] = state.usage.get(name, 0.0) + amount
+
+
+def _used(state: Trajectory, record: UsageReported) -> None:
+    _spent(state, record.values)
     if record.report is not None:
         state.reports[record.report] = None
         if len(state.reports) > REPORTS_KEPT:
@@ -594,9 +625,9 @@ def _used(state: Trajectory, record: UsageReported) -> None:
 def _intended(state: Trajectory, record: StepIntended, at: int) -> None:
     tier = _TIERS[record.tier]
     is_legal = (
-        (state.phase is Phase.PREPARING or state.phase is Phase.FINALIZING)
+        (state.phase is _PREPARING or state.phase is _FINALIZING)
         and record.step == len(state.steps) + 1
-        and (tier is not Tier.PIVOT or state.pivot is None)
+        and (tier is not _PIVOT or state.pivot is None)
     )
     _expect(state, record, is_legal)
     if record.delivered:
@@ -610,7 +641,7 @@ def _intended(state: Trajectory, record: StepIntended, at: int) -> None:
         fingerprint=record.fingerprint,
         occurrence=record.occurrence,
         key=record.key,
-        state=StepState.INTENDED,
+        state=_INTENDED,
         order=state.version + 1,
         is_idempotent=record.is_idempotent,
         caller=record.caller,
@@ -622,7 +653,7 @@ def _intended(state: Trajectory, record: StepIntended, at: int) -> None:
     )
     state.in_flight.add(record.step)
     _known(state, step)
-    if tier is Tier.PIVOT:
+    if tier is _PIVOT:
         state.pivot = record.step
 
 
@@ -681,10 +712,10 @@ def _known(state: Trajectory, step: Step) -> None:
 
 
 def _committed(state: Trajectory, record: StepCommitted, at: int) -> None:
-    step = _take(state, record.step, record, StepState.INTENDED, StepState.IN_DOUBT)
-    if step.state is StepState.INTENDED:
+    step = _take(state, record.step, record, _INTENDED, _IN_DOUBT)
+    if step.state is _INTENDED:
         step.order = state.version + 1
-    step.state, state.recovery_failures, step.committed_at = StepState.COMMITTED, 0, at
+    step.state, state.recovery_failures, step.committed_at = _COMMITTED, 0, at
     step.compensator, step.unbound, step.bad, step.detail = record.compensator, record.unbound, record.bad, ""
     if state.blocked and record.bad is None and (blocked := state.blocked.get((step.tool, step.operation))):
         blocked.attempts = 0
@@ -701,7 +732,7 @@ def _committed(state: Trajectory, record: StepCommitted, at: int) -> None:
         state.standing[(step.tool, step.operation)] += 1
     if step.number == state.pivot:
         _no_way_back(state)
-    elif Phase.FINALIZING in (state.phase, state.resume):
+    elif _FINALIZING in (state.phase, state.resume):
         step.compensator, state.standing = None, None
 
 

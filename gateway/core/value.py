@@ -20,11 +20,14 @@ def frozen(cls: type[T], /) -> type[T]: ...
 
 
 @overload
-def frozen(*, kw_only: bool = True) -> Callable[[type[T]], type[T]]: ...
+def frozen(*, kw_only: bool = True, slots: bool = True) -> Callable[[type[T]], type[T]]: ...
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-def frozen(cls: type[T] | None = None, /, *, kw_only: bool = True) -> Any:
-    """Make a class a dataclass with slots, by keyword unless told otherwise, and frozen for the type checker."""
-    made = dataclass(slots=True, kw_only=kw_only)
+def frozen(cls: type[T] | None = None, /, *, kw_only: bool = True, slots: bool = True) -> Any:
+    """Make a class a dataclass with slots, by keyword unless told otherwise, and frozen for the type checker.
+
+    Without slots an instance holds a dict, which orjson writes in a quarter of the time: for what is written to the journal.
+    """
+    made = dataclass(slots=slots, kw_only=kw_only)
     return made if cls is None else made(cls)

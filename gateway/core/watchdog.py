@@ -376,7 +376,7 @@ class Watchdog:
         period = self.settings.period
         if orbit is None:
             needed = [max(distance * laps, self.settings.returns) for distance in range(period + 1)]
-            states = deque[_State](maxlen=(laps + 1) * period + 1)
+            states: deque[_State] = deque(maxlen=(laps + 1) * period + 1)
             orbit = self._orbits[source] = _Orbit(states, [0] * (period + 1), needed)
             if len(self._orbits) > SOURCES:
                 self._orbits.popitem(last=False)
@@ -499,7 +499,7 @@ class NetEffect:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._standing: OrderedDict[bytes, int] = OrderedDict()
+        self._standing: OrderedDict[Hashable, int] = OrderedDict()
         self._total = 0
         self._read = 0
 
@@ -507,12 +507,12 @@ class NetEffect:
         """Note a read, by a hash of what was asked and, where it is known, of what was answered."""
         self._read = (self._read * 31 + token) & _BITS
 
-    def changed(self, call: bytes, inverse: bytes | None, action: int, number: int) -> int:
+    def changed(self, call: Hashable, inverse: Hashable | None, action: int, number: int) -> int:
         """Note a change and return the state after it.
 
         Args:
-            call: digest of the call itself.
-            inverse: digest of the call that undoes it, if there is one.
+            call: what names the call itself.
+            inverse: what names the call that undoes it, if there is one.
             action: digest of operation and canonical arguments.
             number: of the step.
         """

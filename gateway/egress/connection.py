@@ -18,7 +18,7 @@ import ssl
 from collections.abc import Callable
 from contextlib import aclosing
 from enum import Enum
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpResponseParser, RawResponseMessage
@@ -77,6 +77,12 @@ class Phase(Enum):
     BODY = "body"
 
 
+# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+_BODY: Final = Phase.BODY
+_HEAD: Final = Phase.HEAD
+_UPLOAD: Final = Phase.UPLOAD
+
+
 class Exchange:
     """One request and its answer.
 
@@ -111,7 +117,7 @@ class Exchange:
         self.is_bounded = is_bounded
         self.is_sent = False
         self.is_written = False
-        self.phase = Phase.UPLOAD
+        self.phase = _UPLOAD
         self.message: RawResponseMessage | None = None
         self.content: StreamReader | None = None
         self.timed_out = ""
@@ -250,7 +256,7 @@ class Connection(BaseProtocol):
             if exchange.message is not None:
                 self._is_spent = True
             elif message.code >= 200 or message.code == 101:
-                exchange.message, exchange.content, exchange.phase = message, content, Phase.BODY
+                exchange.message, exchange.content, exchange.phase = message, content, _BODY
                 if not exchange.answer.done():
                     exchange.answer.set_result(message)
         if is_switched:
@@ -336,8 +342,8 @@ class Connection(BaseProtocol):
 
     def _written(self, exchange: Exchange) -> None:
         exchange.is_written = True
-        if exchange.phase is Phase.UPLOAD:
-            exchange.phase = Phase.HEAD
+        if exchange.phase is _UPLOAD:
+            exchange.phase = _HEAD
             self._alarm.set(min(self._loop.time() + exchange.timings.first_byte_s, exchange.total_at))
 
     def _arm_body(self, exchange: Exchange) -> None:

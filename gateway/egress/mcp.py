@@ -13,15 +13,17 @@ from collections.abc import Awaitable, Mapping
 from gateway.clock import Clock
 from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
-from gateway.core.mcp import METHOD_NOT_FOUND, Message, members, replaced
+from gateway.core.mcp import METHOD_NOT_FOUND, Kind, Message, members, replaced
 from gateway.core.mcp_answer import reply_of
+from gateway.core.mcp_memory import SETTING
 from gateway.core.mcp_session import Client
 from gateway.core.mcp_tools import called
 from gateway.core.message import Body, BytesBody, Reply, Request, first_header
 from gateway.core.tool import ToolSpec
 from gateway.egress import Egress, Timings
-from gateway.egress.mcp_http import HttpServer
+from gateway.egress.mcp_http import HttpServer, never_sent, place_of
 from gateway.egress.mcp_link import OWN_CLIENT, Answer, Exchange, OnEvent, OnQuestion, Server, Session
+from gateway.egress.mcp_memory import SessionMemory
 from gateway.egress.mcp_stdio import StdioServer
 from gateway.egress.mcp_task import as_task, is_task, takes_tasks, taking_tasks, until_over
 
@@ -34,6 +36,7 @@ ROUNDS_MAX = 10
 """How often a server may ask before it answers; what the SDKs allow."""
 
 _RUNS_KEPT = 10_000
+_DONE = Message(kind=Kind.RESPONSE, id="1", result="{}", value={})
 
 
 class McpEgress:
@@ -42,20 +45,22 @@ class McpEgress:
     Args:
         http: sends to HTTP tools, and carries Streamable HTTP.
         clock: for pauses between starts of child processes.
+        memory: what is known of sessions from before; without it, nothing.
 
     Attributes:
         task_alone: by server, the tools that it takes as tasks alone, as far as it was listed.
     """
 
-    def __init__(self, http: Egress, clock: Clock) -> None:
-        self.on_event: OnEvent = lambda tool, method, params: None
+    def __init__(self, http: Egress, clock: Clock, memory: SessionMemory | None = None) -> None:
+        self.memory = SessionMemory() if memory is None else memory
+        self.on_event: OnEvent = lambda tool, client, method, params, place: None
         self.on_question: OnQuestion = _nobody
         self.child_capabilities: Mapping[str, object] = {"sampling": {}, "elicitation": {}}
         self._http = http
         self._clock = clock
         self._servers: dict[str, Server] = {}
         self._specs: dict[str, ToolSpec] = {}
-        self._retired: list[Server] = []
+        self._retired: list[tuple[Server, bool]] = []
         self.task_alone: dict[str, frozenset[str]] = {}
         self._clients: OrderedDict[tuple[str, str], Client] = OrderedDict()
 
@@ -65,7 +70,7 @@ class McpEgress:
 
     async def _called(self, tool: ToolSpec, request: Request, timings: Timings) -> Reply | Broken:
         given = request.exchange
-        exchange = given if isinstance(given, Exchange) else Exchange(client=self._client_of(tool, given))
+        exchange = given if isinstance(given, Exchange) else self._exchange_of(tool, given)
         try:
             arguments = await _text(request.body)
             params = _call_params(tool, arguments, exchange, request)
@@ -89,10 +94,14 @@ class McpEgress:
         has_side_effects: bool = False,
     ) -> Answer:
         """Send any request to a server and return what came back."""
+        if method == "resources/unsubscribe" and self._is_wanted_by_others(tool, exchange.client, params):
+            return await self._set(tool, method, params, exchange, _DONE)
         session = await self.session(tool, exchange.client, timings)
         if isinstance(session, Reply | Broken):
-            return session
+            return await never_sent(tool.name, session)
         answer = await self._first(session, method, params, exchange, timings, has_side_effects=has_side_effects)
+        if method in SETTING:
+            return await self._set(tool, method, params, exchange, answer)
         if (exchange.client.is_modern and not exchange.is_detached()) or not session.facts.is_modern:
             return answer
         for _ in range(ROUNDS_MAX):
@@ -101,6 +110,17 @@ class McpEgress:
             assert isinstance(answer, Message)
             params = await _with_input(params or "{}", answer, exchange)
             answer = await self._first(session, method, params, exchange, timings, has_side_effects=has_side_effects)
+        return answer
+
+    def _is_wanted_by_others(self, tool: ToolSpec, client: Client, params: str | None) -> bool:
+        """Whether others have subscribed, at the same child, to what a client does not want any more."""
+        server = self._servers.get(tool.name)
+        return isinstance(server, StdioServer) and server.is_subscribed(_value(params).get("uri"), client)
+
+    async def _set(self, tool: ToolSpec, method: str, params: str | None, exchange: Exchange, answer: Answer) -> Answer:
+        """Remember what was set, before the client is told that it was."""
+        if isinstance(answer, Message) and answer.error is None:
+            await self.memory.set(tool.name, exchange.client, method, params, _value(params))
         return answer
 
     async def _first(
@@ -134,19 +154,37 @@ class McpEgress:
 
     async def end(self, tool: ToolSpec, client: Client) -> None:
         """End a client's session with a server."""
-        if tool.name in self._servers:
-            await self._servers[tool.name].end(client)
+        if tool.name in self._servers or self.memory.table.of(tool.name, client.nonce) is not None:
+            await self._server(tool).end(client)
+        await self.memory.forget(tool.name, client)
 
-    def note(self, trajectory: str, tool: ToolSpec, client: Client) -> None:
+    async def evict(self, tool: ToolSpec, client: Client) -> None:
+        """End a client's session with a server for want of room: it comes back, with what the client had set."""
+        if tool.name in self._servers:
+            await self._servers[tool.name].evict(client)
+
+    async def note(self, trajectory: str, tool: ToolSpec, client: Client) -> None:
         """Remember with whose session a run's steps were made, so that they are undone with the same."""
-        key = (trajectory, tool.name)
+        self._noted(trajectory, tool.name, client)
+        await self.memory.run(tool.name, client, trajectory)
+
+    def _noted(self, trajectory: str, server: str, client: Client) -> None:
+        key = (trajectory, server)
         self._clients[key] = client
         self._clients.move_to_end(key)
         if len(self._clients) > _RUNS_KEPT:
             self._clients.popitem(last=False)
 
-    def _client_of(self, tool: ToolSpec, run: object) -> Client:
-        return self._clients.get((run, tool.name), OWN_CLIENT) if isinstance(run, str) else OWN_CLIENT
+    def restored(self) -> None:
+        """Take over from the memory, once it is loaded, in whose session each run has steps."""
+        for entry in self.memory.table:
+            for trajectory in entry.runs:
+                self._noted(trajectory, entry.server, entry.client)
+
+    def _exchange_of(self, tool: ToolSpec, run: object) -> Exchange:
+        """Return what a request of ours for a run carries along: the session, and the credential, that its steps had."""
+        client = self._clients.get((run, tool.name), OWN_CLIENT) if isinstance(run, str) else OWN_CLIENT
+        return Exchange(client=client, headers=client.credentials)
 
     def _server(self, tool: ToolSpec) -> Server:
         """Return the server of a tool; one that was reconfigured is replaced, and closed once nobody can be using it."""
@@ -154,18 +192,21 @@ class McpEgress:
         if known is not None and self._specs[tool.name].digest == tool.digest:
             return known
         if known is not None:
-            self._retired.append(known)
+            is_there_still = place_of(self._specs[tool.name]) == place_of(tool)
+            self._retired.append((known, is_there_still))
         assert tool.mcp is not None
         server: Server
         if tool.mcp.command:
-            server = StdioServer(tool, self._clock, self._heard, self._asked, capabilities=self.child_capabilities)
+            server = StdioServer(
+                tool, self._clock, self._heard, self._asked, self.memory, capabilities=self.child_capabilities
+            )
         else:
-            server = HttpServer(tool, self._http, self._heard, self._asked)
+            server = HttpServer(tool, self._http, self._clock, self.memory, self._heard, self._asked)
         self._servers[tool.name], self._specs[tool.name] = server, tool
         return server
 
-    def _heard(self, tool: str, method: str, params: str | None) -> None:
-        self.on_event(tool, method, params)
+    def _heard(self, tool: str, client: Client | None, method: str, params: str | None, place: str | None) -> None:
+        self.on_event(tool, client, method, params, place)
 
     async def _asked(self, tool: str, client: Client, method: str, params: str | None) -> Message | None:
         return await self.on_question(tool, client, method, params)
@@ -173,18 +214,18 @@ class McpEgress:
     async def keep_only(self, tools: Mapping[str, ToolSpec]) -> None:
         """Close servers that are no longer in the manifest, and those that were replaced, once nobody uses them."""
         for name in [name for name in self._servers if name not in tools]:
-            self._retired.append(self._servers.pop(name))
+            self._retired.append((self._servers.pop(name), False))
             del self._specs[name]
-        idle = [server for server in self._retired if not server.in_flight]
-        self._retired = [server for server in self._retired if server.in_flight]
-        for server in idle:
-            await server.close()
+        idle = [one for one in self._retired if not one[0].in_flight]
+        self._retired = [one for one in self._retired if one[0].in_flight]
+        for server, is_leaving in idle:
+            await server.close(is_leaving=is_leaving)
 
     async def close(self) -> None:
-        """Close all connections and child processes. May be repeated."""
-        servers, self._servers, self._retired = [*self._servers.values(), *self._retired], {}, []
+        """Close connections and child processes; sessions over HTTP stay, to be gone on with. May be repeated."""
+        servers, self._servers, self._retired = [*self._servers.values(), *(one for one, _ in self._retired)], {}, []
         for server in servers:
-            await server.close()
+            await server.close(is_leaving=True)
         await self._http.close()
 
 
@@ -208,6 +249,10 @@ async def _with_input(params: str, answer: Message, exchange: Exchange) -> str:
     if "requestState" in asked:
         changes["requestState"] = asked["requestState"][0]
     return replaced(params, changes)
+
+
+def _value(params: str | None) -> Mapping[str, object]:
+    return {key: value for key, (_, value) in members(params or "{}").items()}
 
 
 def _is_unknown_method(answer: Message) -> bool:

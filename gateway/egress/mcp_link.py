@@ -22,8 +22,9 @@ __all__ = ["OWN_CLIENT", "Answer", "Exchange", "OnEvent", "OnQuestion", "Server"
 Answer = Message | Reply | Broken
 """A server's response; or an HTTP answer that is none (401, 5xx); or nothing that can be used."""
 
-OnEvent = Callable[[str, str, str | None], None]
-"""Takes the tool's name, the method and the raw params of a notification that belongs to no request."""
+OnEvent = Callable[[str, Client | None, str, str | None, str | None], None]
+"""Takes the tool's name, the client whose session it is (None: all share it), the method and the raw params of a
+notification that belongs to no request, and the place in the server's stream (None where it has none)."""
 
 OnQuestion = Callable[[str, Client, str, str | None], Awaitable[Message | None]]
 """Takes the tool's name, the client of the session (one without a nonce if nobody can say), and a request of the server that
@@ -97,8 +98,12 @@ class Session(Protocol):
     async def notify(self, method: str, params: str | None) -> None:
         """Send a notification; a server that is gone does not matter."""
 
-    def listen(self) -> None:
-        """Take what the server says unasked from here on. May be repeated."""
+    async def listen(self, since: str | None = None) -> None:
+        """Take what the server says unasked, from a place in its stream on, until cancelled.
+
+        Returns when there is nothing to take from this session: the server has no stream, or the session is over. Several
+        may listen at a time.
+        """
 
     async def close(self) -> None:
         """End it. May be repeated."""
@@ -117,5 +122,8 @@ class Server(Protocol):
     async def end(self, client: Client) -> None:
         """End a client's session, if there is one."""
 
-    async def close(self) -> None:
-        """End all of them."""
+    async def evict(self, client: Client) -> None:
+        """End a client's session for want of room: it comes back, and then what it had set is set again."""
+
+    async def close(self, *, is_leaving: bool = False) -> None:
+        """End all of them; those that are to be gone on with stay open at the server if we are only leaving."""

@@ -4,6 +4,9 @@ One process serves all agents, unless the manifest asks for one each. Requests a
 tokens of our own. What a child asks (sampling, elicitation) goes to the client whose requests are in flight; if several
 clients have some, nobody can say whose it is, and it is answered that the client cannot be asked.
 
+What clients had set (the log level, subscriptions) is set again in the child that comes after one that died, be it by itself
+or with us; of a changed resource only those are told who subscribed to it.
+
 What reached a child that dies is in doubt: its pipe took the bytes. A child that dies again and again is started with
 growing pauses (full jitter); calls wait out a short pause, and are refused at once in a long one: nothing was sent.
 
@@ -16,11 +19,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gateway.clock import Clock
@@ -47,6 +51,7 @@ from gateway.core.tool import ToolSpec
 from gateway.egress import Timings
 from gateway.egress.mcp_http import enveloped, facts_of, greeting, readdressed
 from gateway.egress.mcp_link import Answer, Exchange, OnEvent, OnQuestion, Server, ServerFacts, Session
+from gateway.egress.mcp_memory import SessionMemory
 
 __all__ = ["StdioServer"]
 
@@ -72,14 +77,17 @@ class StdioServer:
         clock: Clock,
         on_event: OnEvent,
         on_question: OnQuestion,
+        memory: SessionMemory,
         *,
         capabilities: Mapping[str, object],
     ) -> None:
-        """`capabilities` is what the child is told that its client can do; more than an agent can is refused then."""
+        """`memory` is what clients have set in the children before; `capabilities` is what the child is told that its client
+        can do: more than an agent can is refused then."""
         self.tool = tool
         self._clock = clock
         self._on_event = on_event
         self._on_question = on_question
+        self._memory = memory
         self._capabilities = capabilities
         self._child: _Child | None = None
         self._lock = asyncio.Lock()
@@ -122,6 +130,8 @@ class StdioServer:
         try:
             async with asyncio.timeout(max(1.0, limit_s)):
                 problem = await child.greet(told)
+                if problem is None:
+                    await self._set_again(child)
         except TimeoutError:
             problem = Broken(
                 Fault.CONNECT_TIMEOUT, Dispatched.NO, f"{self.tool.name} did not answer its greeting in time"
@@ -136,6 +146,15 @@ class StdioServer:
         self._child = child
         self._keeper = asyncio.get_running_loop().create_task(self._keep(child), name=f"mcp {self.tool.name}")
         return child
+
+    async def _set_again(self, child: _Child) -> None:
+        """Set what clients had set in the children before this one: each resource once, and the level set last."""
+        if child.facts.is_modern:
+            return
+        wanted = [setting for entry in self._memory.table.of_server(self.tool.name) for setting in entry.settings()]
+        levels = [setting for setting in wanted if setting[0] == "logging/setLevel"]
+        for method, params in dict.fromkeys(levels[-1:] + [one for one in wanted if one not in levels]):
+            await child.request(method, params, Exchange(client=child.client), _SOON, has_side_effects=False)
 
     async def _keep(self, child: _Child) -> None:
         """Wait for its end, then start it again, so that the next call need not wait for that."""
@@ -163,9 +182,23 @@ class StdioServer:
         return pause_s
 
     async def end(self, client: Client) -> None:
-        """Nothing to do: the child is everybody's."""
+        """Unsubscribe from what this client alone had subscribed to. The child is everybody's."""
+        entry, child = self._memory.table.of(self.tool.name, client.nonce), self._child
+        if entry is None or child is None or not child.is_alive:
+            return
+        for uri in [uri for uri in entry.subscriptions if not self.is_subscribed(uri, client)]:
+            params = json.dumps({"uri": uri})
+            await child.request("resources/unsubscribe", params, Exchange(client=client), _SOON, has_side_effects=False)
 
-    async def close(self) -> None:
+    def is_subscribed(self, uri: object, client: Client) -> bool:
+        """Whether another client than this one has subscribed to a resource."""
+        entries = self._memory.table.of_server(self.tool.name)
+        return any(uri in entry.subscriptions for entry in entries if entry.client.nonce != client.nonce)
+
+    async def evict(self, client: Client) -> None:
+        """Nothing to do: the child is everybody's, and the client comes back."""
+
+    async def close(self, *, is_leaving: bool = False) -> None:
         """End the child. May be repeated."""
         self._is_closed = True
         keeper, self._keeper = self._keeper, None
@@ -260,7 +293,7 @@ class _Child:
         if answer.result is None:
             what = answer.value.get("message")
             return Broken(Fault.PROTOCOL, Dispatched.NO, f"{self._tool.name} refused to be greeted: {what}")
-        self.facts = facts_of(answer, str(answer.value.get("protocolVersion") or version), is_modern=False)
+        self.facts = facts_of(answer, version, is_modern=False)
         await self.notify("notifications/initialized", None)
         return None
 
@@ -365,11 +398,13 @@ class _Child:
             if waiting is not None and waiting.token is not None and message.params is not None:
                 waiting.exchange.tell(message.method, replaced(message.params, {"progressToken": waiting.token}))
             return
-        if message.method == "notifications/message" and len(self._waiting) == 1:
-            (waiting,) = self._waiting.values()
-            waiting.exchange.tell(message.method, message.params)
+        if message.method == "notifications/message" and self._waiting:
+            # Whose call a line is about can be said only while all calls are one client's; others must not read it.
+            exchanges = [waiting.exchange for waiting in self._waiting.values()]
+            if len(exchanges) == 1 or _is_one_clients(exchanges):
+                exchanges[0].tell(message.method, message.params)
             return
-        self._on_event(self._tool.name, message.method, message.params)
+        self._on_event(self._tool.name, None, message.method, message.params, None)
 
     async def _answer(self, message: Message) -> None:
         if message.method == "ping":
@@ -378,8 +413,7 @@ class _Child:
         exchanges = [waiting.exchange for waiting in self._waiting.values()]
         for exchange in exchanges:
             exchange.was_asked = True
-        clients = {exchange.client.nonce for exchange in exchanges}
-        is_one = len(exchanges) == 1 or (len(clients) == 1 and "" not in clients)
+        is_one = len(exchanges) == 1 or _is_one_clients(exchanges)
         ask = next((exchange.ask for exchange in exchanges if exchange.ask is not None), None)
         said: Message | None = None
         if ask is not None:
@@ -406,8 +440,9 @@ class _Child:
     async def close(self) -> None:
         """Nothing to do: the child is everybody's, and its server ends it."""
 
-    def listen(self) -> None:
-        """Nothing to do: a child says what it wants to."""
+    async def listen(self, since: str | None = None) -> None:
+        """Wait for its end: a child says what it wants to."""
+        await self.gone()
 
     async def gone(self) -> None:
         """Return once it can no longer be talked to."""
@@ -447,7 +482,14 @@ class _Child:
         return task
 
 
+_SOON: Final = Timings(connect_s=5.0, first_byte_s=5.0, idle_s=5.0, total_s=5.0)
 _UNBOUNDED: Final = Timings(connect_s=60.0, first_byte_s=60.0, idle_s=60.0, total_s=60.0)
+
+
+def _is_one_clients(exchanges: Sequence[Exchange]) -> bool:
+    """Whether all these are of one session."""
+    clients = {exchange.client.nonce for exchange in exchanges}
+    return len(clients) == 1 and "" not in clients
 
 
 def _with_own_token(params: str | None, own: str) -> tuple[str | None, str | None]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from gateway.clock import Clock
 from gateway.core.codes import Code
@@ -17,6 +16,7 @@ from gateway.core.message import BytesBody
 from gateway.core.outcome import Refusal
 from gateway.core.problem import problem
 from gateway.core.tokens import Scope, Tokens, presented, without_token
+from gateway.core.value import frozen
 from gateway.ingress.http import IncomingRequest, OutgoingResponse
 
 __all__ = ["Caller", "Door", "caller_of"]
@@ -24,7 +24,7 @@ __all__ = ["Caller", "Door", "caller_of"]
 _NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Caller:
     """An agent. `is_proven`: by a token; its runs are then nobody else's."""
 

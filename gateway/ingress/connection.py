@@ -118,6 +118,11 @@ class AgentConnection(BaseProtocol):
         return self._task is not None
 
     @property
+    def task(self) -> asyncio.Task[None] | None:
+        """The task that answers the current request."""
+        return self._task
+
+    @property
     def stalled_s(self) -> float:
         """How long an upload may pause, and a reader take nothing."""
         return self._server.limits.stalled_s

@@ -9,6 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
+from gateway.clock import settled
 from gateway.core.codes import Code
 from gateway.core.containment import Trigger
 from gateway.core.outcome import Refusal
@@ -18,6 +19,9 @@ from gateway.journal.trajectories import Trajectories
 __all__ = ["Containments", "Verify"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+PATIENCE_S: Final = 5.0
+"""How long whoever quarantines something waits for what others have to do, and for the disk."""
+
 _TRIGGERS: Final = (Trigger.OPERATOR, Trigger.DETECTOR, Trigger.WATCHDOG)
 
 Verify = Callable[[str, str], Awaitable[str | None]]
@@ -72,7 +76,8 @@ class Containments:
         return _unknown(name) if view is None else Shown(200, view)
 
     async def contain(self, body: Mapping[str, object], principal: str, reason: str) -> Shown | Refusal:
-        """Quarantine at once; answered when every stage is done, or was given up."""
+        """Quarantine at once; answered with 201 when every stage is done, or was given up, and all of it is on disk, or with
+        202 after a while."""
         run, agent, since = body.get("trajectory") or "", body.get("agent") or "", body.get("since", 0)
         trigger = body.get("trigger", Trigger.OPERATOR.value)
         problems = [f"{key!r} is not known" for key in sorted(body.keys() - _KEYS)]
@@ -88,7 +93,8 @@ class Containments:
         assert isinstance(run, str)
         assert isinstance(agent, str)
         assert isinstance(since, int)
-        if run and await self._trajectories.find(run) is None:
+        # A run that is in memory can be contained whatever the disk does.
+        if run and self._trajectories.get(run) is None and await self._trajectories.find(run) is None:
             return Refusal(code=Code.UNKNOWN_TRAJECTORY, detail=f"No run is called {run!r}; nothing was quarantined.")
         contained = self._container.contain(
             run=run, agent=agent, since=since, trigger=Trigger(str(trigger)), by=principal, reason=reason
@@ -98,8 +104,8 @@ class Containments:
         if contained is None:
             held = self._container.is_quarantined(run, agent)
             return Shown(200, self._container.view(held or "") or {})
-        await contained.done
-        return Shown(201, self._container.view(contained.quarantine.told.quarantine) or {})
+        is_done = await settled(contained.done, PATIENCE_S)
+        return Shown(201 if is_done else 202, self._container.view(contained.quarantine.told.quarantine) or {})
 
     async def lift(self, name: str, principal: str, reason: str) -> Shown | Refusal:
         """End a quarantine; its run stays frozen until it is released or closed."""

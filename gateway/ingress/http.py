@@ -248,8 +248,7 @@ class HttpFront:
         framing = frame_answer("", response.status, response.headers, response.body.size)
         data = response.body.data if isinstance(response.body, BytesBody) else b""
         writer = ResponseWriter(connection)
-        names = [name.lower() for name, _ in framing.headers]
-        writer.write(self._head(response, framing, names, is_kept=False) + data)
+        writer.write(self._head(response, framing, is_kept=False) + data)
         await writer.drain()
 
     def _refusal(self, request: IncomingRequest) -> OutgoingResponse | None:
@@ -322,15 +321,14 @@ class HttpFront:
         body = response.body
         is_http_1_0 = request.version == HttpVersion10
         framing = frame_answer(request.method, response.status, response.headers, body.size, is_http_1_0=is_http_1_0)
-        names = [name.lower() for name, _ in framing.headers]
         is_kept = (
             request.is_kept_alive
             and not self.is_draining
             and not framing.ends_by_closing
             and not request.is_waiting_for_continue
-            and b"connection" not in names
+            and b"connection" not in framing.names
         )
-        head = self._head(response, framing, names, is_kept=is_kept, is_http_1_0=is_http_1_0)
+        head = self._head(response, framing, is_kept=is_kept, is_http_1_0=is_http_1_0)
         if framing.is_bodiless:
             writer.write(head)
         elif type(body) is BytesBody:
@@ -345,12 +343,11 @@ class HttpFront:
         self,
         response: OutgoingResponse,
         framing: Framing,
-        names: list[bytes],
         *,
         is_kept: bool,
         is_http_1_0: bool = False,
     ) -> bytes:
-        headers = framing.headers
+        headers, names = framing.headers, framing.names
         if b"date" not in names:
             headers = (*headers, (b"Date", self._now()))
         if not is_kept:
@@ -361,7 +358,7 @@ class HttpFront:
         reason = response.reason
         if reason is None:
             reason = _REASONS.get(response.status, b"")
-        elif b"\r" in reason or b"\n" in reason:
+        elif reason.count(b"\r") or reason.count(b"\n"):
             reason = b""
         return b"HTTP/1.1 %d %b\r\n%b\r\n" % (response.status, reason, field_lines(headers))
 

@@ -32,6 +32,7 @@ from gateway.core.mcp import (
     Malformed,
     Message,
     error_message,
+    members,
     notification,
     parse,
     parse_batch,
@@ -48,11 +49,11 @@ from gateway.core.mcp_era import (
     is_modern,
     negotiated,
 )
-from gateway.core.mcp_session import Client, sealed, unsealed
+from gateway.core.mcp_session import Client, sealed, sealed_places, unsealed, unsealed_places
 from gateway.core.message import BytesBody, Headers, first_header, without_headers
 from gateway.core.outcome import Refusal
 from gateway.core.problem import problem
-from gateway.core.sse import comment, event
+from gateway.core.sse import comment, event, pause
 from gateway.core.tool import ToolSpec
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
 from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
@@ -64,6 +65,9 @@ __all__ = ["McpFront"]
 
 STREAM_AFTER_S: Final = 5.0
 KEEP_ALIVE_S: Final = 15.0
+COME_BACK_MS: Final = 5_000
+"""When a client whose stream broke off is asked to come back. The SDKs try once or twice and then listen no more, so it is
+as long as a restart may take."""
 _ROOT: Final = b"/seawall/mcp"
 _AGENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _LOCAL = re.compile(r"(?:https?://)?(?:localhost|127\.\d+\.\d+\.\d+|\[::1\])(?::\d+)?", re.IGNORECASE)
@@ -192,6 +196,7 @@ class McpFront:
             info=info if isinstance(info, dict) else {},
             log_level=level if isinstance(level, str) else None,
             is_modern=True,
+            credentials=_credentials(request, tool),
         )
         party = Party(conversation=Conversation(client), tool=tool, headers=request.headers)
         return await self._exchange(request, message, party)
@@ -237,10 +242,16 @@ class McpFront:
             version=negotiated(message.value.get("protocolVersion")),
             capabilities=capabilities if isinstance(capabilities, dict) else {},
             info=info if isinstance(info, dict) else {},
+            credentials=_credentials(request, tool),
         )
 
     def _recognised(self, request: IncomingRequest, tool: ToolSpec | None) -> Client | OutgoingResponse:
-        """Return who speaks. A client that carries no id is taken as it is: some never do."""
+        """Return who speaks, and with which credential."""
+        found = self._known(request, tool)
+        return found if isinstance(found, OutgoingResponse) else replace(found, credentials=_credentials(request, tool))
+
+    def _known(self, request: IncomingRequest, tool: ToolSpec | None) -> Client | OutgoingResponse:
+        """Return whose session it is. A client that carries no id is taken as it is: some never do."""
         id = first_header(request.headers, b"mcp-session-id")
         if id is None:
             agent = _agent(request) or request.peer or "local"
@@ -265,7 +276,9 @@ class McpFront:
         conversation, gone = found
         conversation.client = client
         for one in gone:
-            self._later(self._forget(one.client))
+            self._later(self._evict(one.client))
+        if conversation.log_level is None:
+            conversation.log_level = self.service.level_of(client)
         return conversation
 
     def adopt(self, client: Client) -> Conversation:
@@ -273,10 +286,18 @@ class McpFront:
         found = self._conversations.of(client)
         return Conversation(client) if found is None else found[0]
 
+    async def _evict(self, client: Client) -> None:
+        for tool in self._servers_of(client):
+            await self.service.egress.evict(tool, client)
+
     async def _forget(self, client: Client) -> None:
-        for tool in list(self.service.catalog().tools.values()):
-            if tool.mcp is not None and client.scope in ("", tool.name):
-                await self.service.egress.end(tool, client)
+        for tool in self._servers_of(client):
+            await self.service.egress.end(tool, client)
+        await self.service.egress.memory.forget("", client)
+
+    def _servers_of(self, client: Client) -> list[ToolSpec]:
+        tools = self.service.catalog().tools.values()
+        return [tool for tool in tools if tool.mcp is not None and client.scope in ("", tool.name)]
 
     async def _batch(
         self, request: IncomingRequest, tool: ToolSpec | None, messages: list[Message]
@@ -357,10 +378,13 @@ class McpFront:
         conversation = found[0]
         if conversation.listeners:
             return _refused(409, "This session has its stream open already.")
-        for server in [tool] if tool is not None else list(self.service.catalog().tools.values()):
-            if server.mcp is not None:
-                self._later(self.service.attend(server, client))
-        body = _Stream(_unasked(conversation), lambda: None)
+        last = (first_header(request.headers, b"last-event-id") or b"").decode("latin-1")
+        conversation.places = unsealed_places(last, client.nonce, self._key) or conversation.places
+        attending = [
+            self._later(self.service.attend(server.name, client, conversation.places.get(server.name)))
+            for server in self._servers_of(client)
+        ]
+        body = _Stream(_unasked(conversation), lambda: _cancel_all(attending))
         return OutgoingResponse(status=200, headers=_STREAM, body=body)
 
     async def _delete(self, request: IncomingRequest, tool: ToolSpec | None) -> OutgoingResponse:
@@ -375,12 +399,27 @@ class McpFront:
 
     # --- what servers say unasked
 
-    def heard(self, tool: str, method: str, params: str | None) -> None:
-        """Tell every client that listens and may see that server."""
-        self.service.heard(tool, method, params)
+    def heard(self, tool: str, client: Client | None, method: str, params: str | None, place: str | None) -> None:
+        """Tell the client whose session it was said in; of what was said to all (a child), those whom it concerns."""
+        self.service.heard(tool, method, params, is_for_all=client is None or not client.nonce)
         for conversation in self._conversations.all():
-            if conversation.listeners and conversation.client.scope in ("", tool):
-                conversation.stream.put(notification(method, params))
+            if not conversation.listeners or conversation.client.scope not in ("", tool):
+                continue
+            if not self._concerns(conversation.client, client, tool, method, params):
+                continue
+            if place is not None:
+                conversation.places[tool] = place
+            id = sealed_places(conversation.client.nonce, conversation.places, self._key) if place else None
+            conversation.stream.put(notification(method, params), id)
+
+    def _concerns(self, listening: Client, client: Client | None, tool: str, method: str, params: str | None) -> bool:
+        if client is not None:
+            return client.nonce == listening.nonce
+        if method != "notifications/resources/updated":
+            return True
+        entry = self.service.egress.memory.table.of(tool, listening.nonce)
+        uri = members(params or "{}").get("uri", ("", None))[1]
+        return entry is not None and uri in entry.subscriptions
 
     async def asked(self, tool: str, client: Client, method: str, params: str | None) -> Message | None:
         """Put a server's question to the client whose session it is; without one, to the only client that listens."""
@@ -395,10 +434,11 @@ class McpFront:
         """Return how many sessions are in memory, and how many stateless requests came."""
         return {"mcp_sessions": len(self._conversations), "mcp_stateless": self._stateless}
 
-    def _later(self, work: Coroutine[object, object, None]) -> None:
+    def _later(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def close(self) -> None:
         """Stop what goes on in the background. May be repeated."""
@@ -471,17 +511,22 @@ async def _until_answered(task: asyncio.Task[bytes | Foreign], party: Party, mes
 async def _unasked(conversation: Conversation) -> AsyncIterator[bytes]:
     conversation.listeners += 1
     try:
-        yield comment("listening")
+        yield comment("listening") + pause(COME_BACK_MS)
         while True:
             try:
                 async with asyncio.timeout(KEEP_ALIVE_S):
                     await conversation.stream.wait()
             except TimeoutError:
                 yield comment()
-            for data in conversation.stream.take():
-                yield event(data)
+            for data, id in conversation.stream.take_numbered():
+                yield event(data, id)
     finally:
         conversation.listeners -= 1
+
+
+def _cancel_all(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
 
 
 def _call_all(callbacks: list[Callable[[], None]]) -> None:
@@ -550,6 +595,13 @@ def _agent(request: IncomingRequest) -> str | None:
     given = first_header(request.headers, b"seawall-agent")
     text = None if given is None else given.decode("latin-1")
     return text if text is not None and _AGENT.fullmatch(text) else None
+
+
+def _credentials(request: IncomingRequest, tool: ToolSpec | None) -> Headers:
+    """The client's own credential goes to the one server that its endpoint is for, and to nobody else."""
+    if tool is None:
+        return ()
+    return tuple(field for field in request.headers if field[0].lower() == b"authorization")
 
 
 def _takes_streams(headers: Headers) -> bool:

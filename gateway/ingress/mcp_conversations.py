@@ -25,16 +25,20 @@ class Outbox:
     __slots__ = ("_is_there", "_messages")
 
     def __init__(self) -> None:
-        self._messages: deque[bytes] = deque(maxlen=OUTBOX_MAX)
+        self._messages: deque[tuple[bytes, str | None]] = deque(maxlen=OUTBOX_MAX)
         self._is_there = asyncio.Event()
 
-    def put(self, data: bytes) -> None:
-        """Add a message."""
-        self._messages.append(data)
+    def put(self, data: bytes, id: str | None = None) -> None:
+        """Add a message; `id` is what the client can come back with to have what follows it."""
+        self._messages.append((data, id))
         self._is_there.set()
 
     def take(self) -> list[bytes]:
         """Return what is there."""
+        return [data for data, _ in self.take_numbered()]
+
+    def take_numbered(self) -> list[tuple[bytes, str | None]]:
+        """Return what is there, with the ids."""
         found = list(self._messages)
         self._messages.clear()
         self._is_there.clear()
@@ -55,6 +59,7 @@ class Conversation:
         running: its requests in flight, by raw id.
         listeners: how many streams it has open.
         log_level: what it asked for with `logging/setLevel`.
+        places: how far the stream of each server has come that it listens to.
     """
 
     client: Client
@@ -62,6 +67,7 @@ class Conversation:
     running: dict[str, asyncio.Task[object]] = field(default_factory=dict)
     listeners: int = 0
     log_level: str | None = None
+    places: dict[str, str] = field(default_factory=dict)
     _asked: dict[str, asyncio.Future[Message]] = field(default_factory=dict)
     _questions: int = 0
 

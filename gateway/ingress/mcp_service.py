@@ -17,6 +17,7 @@ from typing import Final, assert_never
 
 from gateway import __version__
 from gateway.clock import Clock
+from gateway.core.backoff import full_jitter
 from gateway.core.budget import caps_from
 from gateway.core.call import Call
 from gateway.core.canonical import action_digest, ambiguity, fingerprint
@@ -46,8 +47,8 @@ from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Su
 from gateway.core.tool import AmbiguousPath, Catalog, Operation, ToolSpec
 from gateway.egress import StreamBroken, Timings
 from gateway.egress.mcp import McpEgress
-from gateway.egress.mcp_http import UPSTREAM_HTTP
-from gateway.egress.mcp_link import Answer, Exchange
+from gateway.egress.mcp_http import FIRST_PAUSE_S, LONGEST_PAUSE_S, UPSTREAM_HTTP
+from gateway.egress.mcp_link import Answer, Exchange, Session
 from gateway.ingress.caller import Caller
 from gateway.ingress.mcp_listing import Listed, Listings
 from gateway.ingress.mcp_party import Foreign, Party
@@ -394,7 +395,7 @@ class McpService:
     ) -> str | bytes | Foreign:
         self._mark(party, call, outcome)
         if call.trajectory:
-            self.egress.note(call.trajectory, call.tool, exchange.client)
+            await self.egress.note(call.trajectory, call.tool, exchange.client)
         match outcome:
             case Success(reply, is_replay):
                 return await self._reply(message, party, call, reply, is_replay)
@@ -526,7 +527,7 @@ class McpService:
             client=client,
             params={key: text for key, (text, _) in params.items() if key not in own_params},
             meta={key: text for key, text in meta.items() if key not in own},
-            headers=_forwarded(party),
+            headers=party.client.credentials,
             tell=tell,
             ask=party.asking or (ask if party.can_ask else None),
             is_detached=lambda: party.is_detached,
@@ -554,11 +555,18 @@ class McpService:
     async def _log_level(self, message: Message, party: Party) -> str | bytes | Foreign:
         level = message.value.get("level")
         party.conversation.log_level = level if isinstance(level, str) else None
+        await self.egress.memory.set("", party.client, message.method, message.params, message.value)
         if party.tool is not None and party.tool.mcp is not None:
             session = await self.egress.session(party.tool, party.client, _timings(party.tool))
             if isinstance(session, Broken | Reply) or not session.facts.is_modern:
                 return await self._pass_on(message, party, party.tool)
         return "{}"
+
+    def level_of(self, client: Client) -> str | None:
+        """Return the log level that a client asked for, be it before a restart."""
+        entry = self.egress.memory.table.of("", client.nonce)
+        level = None if entry is None or entry.level is None else members(entry.level).get("level", ("", None))[1]
+        return level if isinstance(level, str) else None
 
     async def notified(self, message: Message, party: Party) -> None:
         """Take a notification of a client."""
@@ -574,11 +582,20 @@ class McpService:
         if not isinstance(session, Broken | Reply):
             await session.notify(message.method, message.params)
 
-    async def attend(self, tool: ToolSpec, client: Client) -> None:
-        """Have a server's own stream open for a client that listens."""
-        session = await self.egress.session(tool, client, _timings(tool))
-        if not isinstance(session, Broken | Reply):
-            session.listen()
+    async def attend(self, name: str, client: Client, since: str | None = None) -> None:
+        """Have a server's own stream open for a client that listens, from a place in it on, until cancelled."""
+        before: Session | None = None
+        failures = 0
+        while (tool := self.catalog().tools.get(name)) is not None:
+            session = await self.egress.session(tool, client, _timings(tool))
+            if session is before:
+                return  # It has nothing to say unasked.
+            if isinstance(session, Broken | Reply):
+                failures += 1
+                await self._clock.sleep(full_jitter(failures, FIRST_PAUSE_S, LONGEST_PAUSE_S, self._clock.draw()))
+                continue
+            before, failures = session, 0
+            await session.listen(since)
 
     # --- all servers behind one endpoint
 
@@ -684,23 +701,24 @@ class McpService:
         if isinstance(session, Broken | Reply):
             return
         if not session.facts.is_modern:
-            session.listen()
             for uri in listener.uris:
                 text = f'{{"uri":{json.dumps(uri)}}}'
-                await session.request(
-                    "resources/subscribe", text, Exchange(client=party.client), _timings(tool), has_side_effects=False
+                await self.egress.request(
+                    tool, "resources/subscribe", text, Exchange(client=party.client), _timings(tool)
                 )
+            await self.attend(tool.name, party.client)
             return
         exchange = Exchange(client=party.client, tell=lambda method, params: self.heard(tool.name, method, params))
         params = _without_envelope(message.params or "{}")
         forever = _timings(tool)._replace(idle_s=86_400.0, total_s=86_400.0)
         await session.request(message.method, params, exchange, forever, has_side_effects=False)
 
-    def heard(self, tool: str, method: str, params: str | None) -> None:
-        """Take what a server says that belongs to no request: tell those who want to know."""
+    def heard(self, tool: str, method: str, params: str | None, *, is_for_all: bool = True) -> None:
+        """Take what a server says that belongs to no request; if it was not said to one session alone, tell those who want
+        to know."""
         if method == "notifications/tools/list_changed":
             self.listings.changed(tool)
-        for listener in self.listeners:
+        for listener in self.listeners if is_for_all else ():
             if listener.party.tool is None or listener.party.tool.name == tool:
                 listener.hear(method, params)
 
@@ -937,13 +955,6 @@ def _traced(message: Message, party: Party) -> str:
     if trace is None or party.client.nonce:
         return ""
     return trace_run(trace, party.client.agent if party.client.is_proven else None)
-
-
-def _forwarded(party: Party) -> Headers:
-    """The client's own credential goes to the one server that its endpoint is for, and to nobody else."""
-    if party.tool is None:
-        return ()
-    return tuple(field for field in party.headers if field[0].lower() == b"authorization")
 
 
 async def _whole(body: Body) -> bytes:

@@ -94,7 +94,7 @@ class _Question(Outbox):
         self._feed = feed
         self._data = b""
 
-    def put(self, data: bytes) -> None:
+    def put(self, data: bytes, id: str | None = None) -> None:
         """Put it."""
         self._data = data
         self._feed.questions.append(data)

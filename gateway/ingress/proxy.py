@@ -15,7 +15,7 @@ import difflib
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Protocol, assert_never, cast
+from typing import Any, Final, Protocol, assert_never, cast
 
 from aiohttp.http import HttpVersion11
 
@@ -53,6 +53,10 @@ __all__ = [
     "refuse_request",
     "trace_run",
 ]
+
+# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+_PIVOT: Final = Tier.PIVOT
+_READ: Final = Tier.READ
 
 _NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _KEY = re.compile(rb'"?[\x21\x23-\x5b\x5d-\x7e]{1,255}"?')
@@ -327,7 +331,7 @@ class Proxy:
         except AmbiguousPath as error:
             return Refusal(code=Code.INVALID_ARGUMENTS, detail=str(error), dependency=tool.name)
         operation = match.operation
-        if tool.is_strict and not operation.is_declared and operation.tier is not Tier.READ:
+        if tool.is_strict and not operation.is_declared and operation.tier is not _READ:
             return Refusal(
                 code=Code.UNKNOWN_TOOL,
                 dependency=tool.name,
@@ -359,7 +363,7 @@ class Proxy:
                 request.headers if tool.admit is None else tool.admit(request.headers, self._seen(request)),
                 has_side_effects=not operation.is_read,
                 capture_answer=not operation.is_read,
-                fresh_connection=operation.tier is Tier.PIVOT,
+                fresh_connection=operation.tier is _PIVOT,
             ),
             agent=caller.name,
             is_agent_proven=caller.is_proven,
@@ -469,7 +473,7 @@ class Proxy:
 
     async def _undisturbed(self, request: IncomingRequest, call: Call) -> Outcome:
         """Run a write in the front's own task, which goes on without the agent once the intent is on its way."""
-        task = asyncio.current_task()
+        task = request.task
         assert task is not None
         request.goes_on = lambda: call.is_committed_to_send
         self._writes.add(task)

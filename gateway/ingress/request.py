@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from aiohttp.http import HttpVersion11, RawRequestMessage
 from aiohttp.streams import StreamReader
 
+from gateway.core.headers import first_values
 from gateway.core.message import Body, BytesBody, Headers
 from gateway.core.tokens import Entry
 from gateway.core.websocket import is_websocket
@@ -81,7 +82,7 @@ class IncomingRequest:
         self.version = message.version
         self.wants_websocket = message.upgrade and asks_for_websocket(message)
         self.is_kept_alive = not message.should_close and message.method != "CONNECT" and not self.wants_websocket
-        self.fields = {name.lower(): value for name, value in reversed(self.headers)}
+        self.fields = first_values(message.raw_headers)
         length = self.fields.get(b"content-length")
         self._body_size = None if message.chunked else int(length or 0)
         self.has_body = message.chunked or length is not None
@@ -98,7 +99,7 @@ class IncomingRequest:
     def replace_headers(self, headers: Headers) -> None:
         """Have the rest of the gateway see other fields."""
         self.headers = headers
-        self.fields = {name.lower(): value for name, value in reversed(headers)}
+        self.fields = first_values(headers)
 
     @property
     def proven_agent(self) -> str | None:
@@ -115,6 +116,11 @@ class IncomingRequest:
         """`https` where the agent's connection is TLS, else `http`."""
         transport = self._connection.transport
         return b"http" if transport is None or transport.get_extra_info("ssl_object") is None else b"https"
+
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        """The task that answers it."""
+        return self._connection.task
 
     @property
     def body_size(self) -> int | None:

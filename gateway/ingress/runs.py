@@ -33,7 +33,7 @@ from gateway.ingress.shown import Shown
 from gateway.ingress.tasks import Tasks
 from gateway.journal import Conflict, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
-from gateway.stages.budget import meter_of
+from gateway.stages.budget import meter_of, spend
 from gateway.stages.watchdog import WatchdogStage
 
 __all__ = ["Runs", "Shown"]
@@ -254,7 +254,7 @@ class Runs:
             )
         is_known = report is not None and report in run.state.reports
         if not is_known:
-            meter_of(run).spend(values)
+            spend(run, values)
             record = UsageReported(values=values, report=report if isinstance(report, str) else None)
             await asyncio.shield(self._trajectories.record(run, [record]))
         view = meter_of(run).view(self._at(run))

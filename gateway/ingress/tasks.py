@@ -16,6 +16,7 @@ from dataclasses import asdict
 
 from gateway.clock import Clock
 from gateway.core.codes import Code
+from gateway.core.containment import ArtifactsTouched
 from gateway.core.idempotency import caller_digest
 from gateway.core.outcome import Refusal
 from gateway.core.packet import (
@@ -27,13 +28,14 @@ from gateway.core.packet import (
     read_result,
     result_of_run,
 )
-from gateway.core.records import TaskAccepted, TaskEnded, UsageReported
+from gateway.core.records import ChildOpened, TaskAccepted, TaskEnded, UsageReported
 from gateway.core.saga import Abort, Command, Commit, Freeze, Open, decide
 from gateway.ingress.caller import Caller
 from gateway.ingress.shown import Shown
 from gateway.journal import KeyClaim
+from gateway.journal.containment import ContainmentLog
 from gateway.journal.trajectories import Run, Trajectories
-from gateway.stages.budget import meter_of
+from gateway.stages.budget import meter_of, spend
 
 __all__ = ["Tasks"]
 
@@ -46,8 +48,15 @@ _TASK = "task packet"
 class Tasks:
     """The verbs, free of any framework."""
 
-    def __init__(self, trajectories: Trajectories, clock: Clock, schemas: Mapping[str, Mapping[str, object]]) -> None:
+    def __init__(
+        self,
+        trajectories: Trajectories,
+        clock: Clock,
+        schemas: Mapping[str, Mapping[str, object]],
+        containment: ContainmentLog,
+    ) -> None:
         self._trajectories = trajectories
+        self._containment = containment
         self._clock = clock
         self._schemas = schemas
         self._opening = asyncio.Lock()
@@ -92,6 +101,8 @@ class Tasks:
                     code=Code.IDEMPOTENCY_MISMATCH,
                     detail=f"A run is called {packet.task_id!r} already, and no task packet opened it. Choose another id.",
                 )
+            if (refusal := await self._branch(packet, caller)) is not None:
+                return refusal
             future = self._trajectories.record(
                 run,
                 [TaskAccepted(task=asdict(packet), digest=packet_digest(packet))],
@@ -99,6 +110,39 @@ class Tasks:
             )
             await asyncio.shield(future)
         return Shown(201, self._view(run))
+
+    async def _branch(self, packet: TaskPacket, caller: Caller) -> Refusal | None:
+        """Have the parent's run know of its child before there is one, so that what the child spends counts there, and so
+        that what is found of the parent is found of the child: it works on what the parent has made. Nothing that is
+        quarantined hands work on.
+
+        A parent that is over, or that no run is known of, is a name and nothing more.
+        """
+        parent = None if packet.parent_task_id is None else await self._trajectories.find(packet.parent_task_id)
+        if parent is None or not parent.state.version or (caller.is_proven and parent.state.agent != caller.name):
+            return None
+        quarantine = self._containment.state.holds(parent.state.id, parent.state.agent)
+        if quarantine is not None:
+            return Refusal(
+                code=Code.QUARANTINED,
+                detail=f"The task was not opened: its parent {parent.state.id} is quarantined ({quarantine}). Send nothing "
+                "more; an operator has to look at it.",
+                extra={"quarantine": quarantine},
+            )
+        if parent.state.is_over or packet.task_id in parent.state.children:
+            return None
+        self._handed_on(parent, packet.task_id, caller)
+        await asyncio.shield(self._trajectories.record(parent, [ChildOpened(child=packet.task_id)]))
+        return None
+
+    def _handed_on(self, parent: Run, child: str, caller: Caller) -> None:
+        packet, epoch = f"task:{child}", self._containment.epoch
+        self._containment.record([
+            ArtifactsTouched(
+                run=parent.state.id, agent=parent.state.agent, step=len(parent.state.steps), operation=_TASK,
+                writes=[packet], epoch=epoch),
+            ArtifactsTouched(run=child, agent=caller.name, step=0, operation=_TASK, reads=[packet], epoch=epoch),
+        ])  # fmt: skip
 
     async def _run_of(self, packet: TaskPacket, caller: Caller) -> Run | Refusal:
         """The run that the packet's key names, else the run of its name, made if there is none."""
@@ -158,7 +202,7 @@ class Tasks:
         if isinstance(verdict, Refusal):
             return verdict
         spent = {name: amount for name, amount in (("usd", said.cost_usd), ("tokens", said.tokens)) if amount}
-        meter_of(run).spend(spent)
+        spend(run, spent)
         used = [UsageReported(values=spent)] if spent else []
         return await self._trajectories.recorded(run, [*used, TaskEnded(result=_plain(asdict(said))), *verdict])
 

@@ -3,22 +3,26 @@
 `record` folds a record at once and queues it; who needs it durable awaits the future. Because one stream is committed in
 order, a later durable record implies every earlier one. If an append fails, memory has run ahead of the disk: the run is
 marked lost, nobody may use it any more, and the next to ask for it reads the journal again. What this process knows and the
-journal does not (an intent whose request never left, an outcome that could not be written) is kept aside and written first
-then, so a full disk turns no known outcome into a doubt once there is space again.
+journal does not (an intent whose request never left, an outcome or an observation that could not be written) is kept aside
+(`journal/aside.py`) and written first then, so a full disk turns no known outcome into a doubt once there is space again,
+and takes nothing off a budget. What is under way goes over to the run that was read.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Final
 
 from gateway.clock import Clock
 from gateway.core.budget import Meter
+from gateway.core.call import Call
 from gateway.core.codes import Code
 from gateway.core.outbox import outcome_records
-from gateway.core.outcome import Refusal
+from gateway.core.outcome import Outcome, Refusal
 from gateway.core.records import (
     PolicyObserved,
     ReadObserved,
@@ -26,11 +30,9 @@ from gateway.core.records import (
     Record,
     RefusalsObserved,
     StepCommitted,
-    StepDeferred,
     StepFailed,
     StepInDoubt,
     StepIntended,
-    StepReleased,
     StepStaged,
     TrajectoryOpened,
     UnknownRecord,
@@ -41,9 +43,13 @@ from gateway.core.saga import Command, Commit, Open, decide
 from gateway.core.trajectory import IllegalRecord, Phase, StepState, Trajectory, evolve
 from gateway.core.watchdog import Watchdog
 from gateway.journal import Append, Entry, Journal, JournalCorrupt, JournalUnavailable, KeyClaim
+from gateway.journal.aside import Aside, Ended, Observation, is_observation
 from gateway.telemetry import Telemetry
 
-__all__ = ["OWN", "Read", "Run", "Trajectories"]
+__all__ = ["OWN", "Flight", "Read", "Run", "Trajectories"]
+
+# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+_FINALIZING: Final = Phase.FINALIZING
 
 OWN = "~"
 """Streams of our own begin so; no run can have such a name."""
@@ -57,9 +63,20 @@ _TOGETHER = 50
 _REFUSING_RUNS = 4096
 _OUTCOMES = (StepCommitted, StepFailed, StepInDoubt)
 _READS = 64
+_READINGS = 3
+_GENERATIONS = 16
 
 READS_S = 0.1
 """How long a read waits for others of its run before it is recorded; lazily journaled ones may be lost in a crash anyway."""
+
+
+@dataclass(slots=True)
+class Flight:
+    """A call on its way: what it has taken from the run's budgets that no record tells of, and what the tool answered, even
+    if the agent may not have that."""
+
+    taken: dict[str, float]
+    answer: Outcome | None = None
 
 
 class Run:
@@ -69,6 +86,7 @@ class Run:
         state: the fold of its records; read it freely, change it only through `Trajectories`.
         is_lost: memory and journal may disagree; ask `Trajectories` for the run again.
         busy: steps that are on their way in this process.
+        flying: calls on their way that a budget counts; `stages/budget.py` keeps them here.
         leases_over: of its leases, how many people were told to be over.
         pending: appends that are not durable yet.
         touched_s: monotonic time of the last call.
@@ -77,8 +95,10 @@ class Run:
     """
 
     __slots__ = (
+        "_live",
         "_watchers",
         "busy",
+        "flying",
         "is_lost",
         "leases_over",
         "meter",
@@ -89,11 +109,16 @@ class Run:
         "watch",
     )
 
-    def __init__(self, state: Trajectory, opening: Open | None, touched_s: float) -> None:
+    def __init__(
+        self, state: Trajectory, opening: Open | None, touched_s: float, live: Mapping[str, Run] | None = None
+    ) -> None:
+        """`live`: all runs in memory by name, for its parent and children among them."""
         self.state = state
+        self._live = {} if live is None else live
         self.opening = opening
         self.is_lost = False
         self.busy: set[int] = set()
+        self.flying: dict[Call, Flight] = {}
         self.leases_over = 0
         self.pending: set[asyncio.Future[None]] = set()
         self.touched_s = touched_s
@@ -103,6 +128,20 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.state.id} {self.state.phase} version={self.state.version} busy={len(self.busy)}>"
+
+    def lineage(self) -> list[Run]:
+        """Return the run, its parent, and so on up: those whose budgets it spends from."""
+        line = [self]
+        while len(line) < _GENERATIONS and (task := line[-1].state.task) is not None:
+            parent = self._live.get(str(task.get("parent_task_id") or ""))
+            if parent is None or line[-1].state.id not in parent.state.children:
+                break
+            line.append(parent)
+        return line
+
+    def children(self) -> list[Run]:
+        """Return the runs of its children that are not settled yet."""
+        return [child for name in self.state.children if (child := self._live.get(name)) is not None]
 
     def changed(self) -> asyncio.Future[None]:
         """Return a future that is done at the next record of this run, or when it is lost; at once if it is."""
@@ -126,7 +165,8 @@ class Run:
 class Trajectories:
     """All runs that may still change, and the way to those that are over.
 
-    `has_budgets`: some run of this process has had caps; without any nobody needs to look for them.
+    `has_budgets`: some run of this process has had caps; without any nobody needs to look for them. `on_read` is told of
+    each open run that was read, before anybody has it.
     """
 
     def __init__(
@@ -150,7 +190,7 @@ class Trajectories:
         self._closed: OrderedDict[str, Run] = OrderedDict()
         self._implicit: dict[str, list[Run]] = {}
         self._loading: dict[str, asyncio.Future[Run | None]] = {}
-        self._aside: dict[str, dict[int, Record]] = {}
+        self._aside: dict[str, Aside] = {}
         self._phases: dict[Phase, set[str]] = {phase: set() for phase in Phase}
         self._doubtful: set[str] = set()
         self._reads: dict[str, list[tuple[str, str, str, str, str, int | None, int]]] = {}
@@ -159,6 +199,7 @@ class Trajectories:
         self._refusals: dict[str, Counter[tuple[str, str, str]]] = {}
         self._decisions: dict[str, Counter[tuple[str, str, str, bool]]] = {}
         self._attentive: set[str] = set()
+        self.on_read: Callable[[Run], None] = lambda run: None
         self.on_unwinding: Callable[[], None] = lambda: None
         self.on_phase: Callable[[str, Phase], None] = lambda name, phase: None
         self.on_finalizing: Callable[[str], None] = lambda name: None
@@ -172,6 +213,10 @@ class Trajectories:
     def get(self, name: str) -> Run | None:
         """Return a live run by name; None if it is closed, unknown, or not in memory."""
         return self._runs.get(name)
+
+    def known(self, name: str) -> Run | None:
+        """Return a run that is in memory, closed ones too; None if it is not, or unknown."""
+        return self._runs.get(name) or self._closed.get(name)
 
     def live(self) -> list[Run]:
         """Return the runs in memory that may still change."""
@@ -234,6 +279,11 @@ class Trajectories:
             return []
         return runs
 
+    def latest(self, agent: str) -> Run | None:
+        """Return the agent's newest implicit run, though it may be lost; None before its first call."""
+        runs = self._implicit.get(agent)
+        return runs[-1] if runs else None
+
     def current(self, agent: str) -> Run | Refusal:
         """Return the implicit run that the agent's next step belongs to, a fresh one where the last takes no more."""
         runs = self._implicit.get(agent)
@@ -269,13 +319,19 @@ class Trajectories:
                 retry_after_ms=5000,
             )
         self.has_budgets = self.has_budgets or bool(opening.budget)
-        run = Run(Trajectory(id=name, agent=opening.agent, is_implicit=opening.is_implicit), opening, self._clock.now())
+        run = Run(
+            Trajectory(id=name, agent=opening.agent, is_implicit=opening.is_implicit),
+            opening,
+            self._clock.now(),
+            self._runs,
+        )
         self._runs[name] = run
         return run
 
     def forget(self, run: Run) -> None:
         """Drop a run that never wrote anything."""
         if run.state.version == 0 and not run.busy:
+            self._aside.pop(run.state.id, None)
             self._drop(run)
 
     async def intent(self, run: Run, number: int) -> StepIntended:
@@ -321,11 +377,13 @@ class Trajectories:
         Raises:
             JournalUnavailable: it cannot be written or read.
         """
-        while run.pending:
-            await asyncio.wait(set(run.pending))
-        if run.is_lost:
-            return await self.find(run.state.id) or run
-        return run
+        for _ in range(_READINGS):
+            while run.pending:
+                await asyncio.wait(set(run.pending))
+            if not run.is_lost:
+                return run
+            run = await self.find(run.state.id) or run  # what is written as it is read may fail, too
+        raise JournalUnavailable(f"run {run.state.id} was read {_READINGS} times, and each time a write of it failed")
 
     async def recorded(self, run: Run, records: Sequence[Record] | Refusal) -> Refusal | None:
         """Record what a rule led to, and return once it is durable; or return the rule's refusal.
@@ -352,7 +410,7 @@ class Trajectories:
         `asyncio.shield` keeps a cancelled caller from disturbing others.
         """
         if run.is_lost:
-            return self._record_late(run, records)
+            return self._record_late(run, records, is_lazy=lazy)
         if run.state.id in self._reads:
             records = [*self._take_reads(run), *records]
         if not records:
@@ -401,9 +459,9 @@ class Trajectories:
             self._attend(run)
         run.notify()
         if future.done():  # refused at once: nobody may find the run before it is known to be lost
-            self._appended(run, records, lazy, future)
+            self._appended(run, before, records, entries, lazy, future)
         else:
-            future.add_done_callback(partial(self._appended, run, records, lazy))
+            future.add_done_callback(partial(self._appended, run, before, records, entries, lazy))
         return future
 
     def delivered(self, name: str, number: int) -> None:
@@ -412,7 +470,7 @@ class Trajectories:
         if run is None or run.is_lost:
             return
         run.state.delivered(number)
-        if run.state.is_implicit and run.state.phase is Phase.FINALIZING:
+        if run.state.is_implicit and run.state.phase is _FINALIZING:
             self.close_if_done(run, by="pivot")
 
     def close_if_done(self, run: Run, *, by: str, forget: bool = False) -> bool:
@@ -467,8 +525,10 @@ class Trajectories:
             self._reads_timer = None
         for name in list(self._reads):
             run = self._runs.get(name)
-            if run is None or run.is_lost:
+            if run is None:
                 del self._reads[name]
+            elif run.is_lost:
+                self._record_late(run, [ReadsObserved(reads=self._reads.pop(name))], is_lazy=True)
             else:
                 self.record(run, [], lazy=True)
 
@@ -482,19 +542,19 @@ class Trajectories:
         refusals, self._refusals = self._refusals, {}
         for name, counts in refusals.items():
             run = self._runs.get(name) or self._closed.get(name)
-            if run is not None and not run.is_lost:
+            if run is not None:
                 told = [(code, tool, operation, count) for (code, tool, operation), count in counts.items()]
                 self.record(run, [RefusalsObserved(refusals=told)], lazy=True)
         decisions, self._decisions = self._decisions, {}
         for name, rules in decisions.items():
             run = self._runs.get(name) or self._closed.get(name)
-            if run is not None and not run.is_lost:
+            if run is not None:
                 said = [(*decision, count) for decision, count in rules.items()]
                 self.record(run, [PolicyObserved(decisions=said)], lazy=True)
 
     @property
     def has_aside(self) -> bool:
-        """Whether outcomes wait for the journal to work again."""
+        """Whether outcomes or observations wait for the journal to work again."""
         return bool(self._aside)
 
     async def write_aside(self) -> None:
@@ -506,49 +566,57 @@ class Trajectories:
         for name in list(self._aside):
             await self.find(name)
 
-    def _appended(self, run: Run, records: Sequence[Record], is_lazy: bool, future: asyncio.Future[None]) -> None:
+    def _appended(
+        self,
+        run: Run,
+        before: int,
+        records: Sequence[Record],
+        entries: Sequence[Entry],
+        is_lazy: bool,
+        future: asyncio.Future[None],
+    ) -> None:
         run.pending.discard(future)
         if future.cancelled():
             return
         error = future.exception()
         if error is None:
+            if self._aside and not run.is_lost:
+                self._aside.pop(run.state.id, None)  # what hung before this can get there no more
             return
-        self._set_aside(run, records, is_lazy)
+        aside = self._aside.setdefault(run.state.id, Aside())
+        aside.failed(before, records, entries, run.state.steps, is_lazy=is_lazy)
         if not run.is_lost:
             run.is_lost = True
             self._closed.pop(run.state.id, None)
             self._telemetry.background_failed(f"journal append to run {run.state.id}", error)
             run.notify()
 
-    def _set_aside(self, run: Run, records: Sequence[Record], is_lazy: bool) -> None:
-        aside = self._aside.setdefault(run.state.id, {})
-        for record in records:
-            match record:
-                case StepIntended() | StepReleased() if not is_lazy:
-                    aside[record.step] = StepFailed(
-                        step=record.step, fault="none", detail="never sent: its intent could not be written"
-                    )
-                case StepCommitted() | StepFailed() | StepInDoubt():
-                    aside[record.step] = record
-                case StepDeferred():
-                    aside[record.step] = StepFailed(
-                        step=record.step, fault=record.fault, detail=record.detail, status=record.status
-                    )
-        if not aside:
-            del self._aside[run.state.id]
-
-    def _record_late(self, lost: Run, records: Sequence[Record]) -> asyncio.Future[None]:
-        """Record the outcome of a step that began before its run was lost: in the run read anew, or once it is.
+    def _record_late(self, lost: Run, records: Sequence[Record], *, is_lazy: bool) -> asyncio.Future[None]:
+        """Record the outcome of a step that began before its run was lost, or what was observed, in the run read anew, or
+        once it is.
 
         Anything else was decided on what was lost, and has to be decided anew.
         """
-        run = self._runs.get(lost.state.id)
-        if run is not None and not run.is_lost and all(isinstance(record, _OUTCOMES) for record in records):
-            late = [amount for record in records if _fits(lost, run, record) for amount in _amounts(run.state, record)]
-            return self.record(run, late)
-        self._set_aside(lost, records, is_lazy=False)
+        name = lost.state.id
+        run = self._runs.get(name) or self._closed.get(name)
+        observed = [is_observation(record, is_lazy=is_lazy) for record in records]
+        is_fit = all(
+            is_seen or isinstance(record, _OUTCOMES) for record, is_seen in zip(records, observed, strict=True)
+        )
+        if run is not None and not run.is_lost and is_fit:
+            late: list[Record] = []
+            for record in records:
+                if not isinstance(record, _OUTCOMES):
+                    late.append(record)
+                elif _fits(lost, run, record):
+                    late += _amounts(run.state, record)
+            return self.record(run, late, lazy=is_lazy)
+        at = self._clock.at()
+        aside = self._aside.setdefault(name, Aside())
+        entries = [Entry(kind, at, data) for kind, data in map(encode, records)]
+        aside.came_late(records, entries, lost.state.steps, is_lazy=is_lazy)
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        failed.set_exception(JournalUnavailable(f"run {lost.state.id} has to be read again after a failed write"))
+        failed.set_exception(JournalUnavailable(f"run {name} has to be read again after a failed write"))
         failed.exception()  # so that a caller who does not wait is not told off
         return failed
 
@@ -640,58 +708,93 @@ class Trajectories:
             except (UnknownRecord, IllegalRecord) as error:
                 raise JournalCorrupt(f"record {number} of run {name} cannot be used: {error}") from error
         self.has_budgets = self.has_budgets or bool(state.budget)
-        run = Run(state, None, self._clock.now())
-        if lost is not None and state.is_open:
-            run.busy = lost.busy
-            self._replace(lost, run)
-        elif not state.is_open:
+        run = Run(state, None, self._clock.now(), self._runs)
+        if not state.is_open:
             if lost is not None:
                 self._drop(lost)
             self._closed[name] = run
             if len(self._closed) > _CLOSED_KEPT:
                 self._closed.popitem(last=False)
-            return run
+        elif lost is not None:
+            self._replace(lost, run)
         else:
             self._runs[name] = run
             if state.is_implicit:
                 self._implicit.setdefault(state.agent, []).append(run)
-        self._note_doubt(state)
-        self._resolve_flights(run)
-        self._file(run)
-        self._attend(run)
+        self._taken_up(run, entries)
+        if lost is not None and not state.is_open:
+            self.on_phase(name, state.phase)  # the write that ended it was thought to have failed
         return run
 
     def _reset(self, lost: Run) -> Run:
         """A run whose very first append failed: nothing of it is on disk, so it starts over."""
         state = Trajectory(id=lost.state.id, agent=lost.state.agent, is_implicit=lost.state.is_implicit)
-        run = Run(state, lost.opening, self._clock.now())
-        self._aside.pop(state.id, None)
+        run = Run(state, lost.opening, self._clock.now(), self._runs)
         self._replace(lost, run)
-        self._note_doubt(state)
-        self._file(run)
-        self._attend(run)
+        return self._taken_up(run, [])
+
+    def _taken_up(self, run: Run, on_disk: Sequence[Entry]) -> Run:
+        """Bring a run that was read up to what this process knows of it, and put it in its place among the others."""
+        self._note_doubt(run.state)
+        aside = self._aside.pop(run.state.id, None) or Aside()
+        if left := aside.not_there({step.key for step in run.state.steps.values()}):
+            self._aside[run.state.id] = left
+        self._observe_again(run, aside.missing(on_disk))
+        if run.state.is_open:
+            self._resolve_flights(run, aside.outcomes)
+            self._file(run)
+            self._attend(run)
+            self.on_read(run)
         return run
 
     def _replace(self, lost: Run, run: Run) -> None:
         name = lost.state.id
+        run.busy, run.flying = lost.busy, lost.flying
         self._runs[name] = run
         siblings = self._implicit.get(lost.state.agent, [])
         for index, sibling in enumerate(siblings):
             if sibling is lost:
                 siblings[index] = run
 
-    def _resolve_flights(self, run: Run) -> None:
-        """Write what is known of steps that the journal shows in flight, and put the rest in doubt."""
-        aside = self._aside.pop(run.state.id, {})
-        steps = run.state.steps
-        unknown = [n for n in sorted(run.state.in_flight) if n in aside or n not in run.busy]
-        known: list[Record] = [aside.get(number) or _crashed(number) for number in unknown]
-        known += [
-            record
-            for n, record in aside.items()
-            if n in steps and steps[n].state is StepState.IN_DOUBT and not isinstance(record, StepInDoubt)
-        ]
-        self.record(run, [amount for record in known for amount in _amounts(run.state, record)])
+    def _observe_again(self, run: Run, observations: Sequence[Observation]) -> None:
+        """Write observations as the entries that they were, so that they are recognised wherever they turn up."""
+        if not observations:
+            return
+        if run.state.version == 0 and run.opening is not None:
+            self.decide(run, run.opening, lazy=True)
+        state, before = run.state, run.state.version
+        for observation in observations:
+            evolve(state, observation.record, observation.entry.at)
+        entries = [observation.entry for observation in observations]
+        append = Append(
+            stream=state.id,
+            expected=before,
+            entries=entries,
+            state=state.phase.value,
+            is_open=state.is_open,
+            agent=state.agent,
+        )
+        future = self.journal.append(append, lazy=True)
+        run.pending.add(future)
+        records = [observation.record for observation in observations]
+        if future.done():
+            self._appended(run, before, records, entries, True, future)
+        else:
+            future.add_done_callback(partial(self._appended, run, before, records, entries, True))
+
+    def _resolve_flights(self, run: Run, outcomes: Mapping[str, Ended]) -> None:
+        """Write what is known of steps that the journal shows in flight, and put the rest in doubt; reads that wait, too."""
+        known: list[Record] = []
+        for number in sorted(run.state.in_flight | run.state.in_doubt):
+            step = run.state.steps[number]
+            outcome = outcomes.get(step.key)
+            if step.state is StepState.IN_DOUBT and not isinstance(outcome, StepCommitted | StepFailed):
+                continue
+            if outcome is not None:
+                known += _amounts(run.state, replace(outcome, step=number))
+            elif number not in run.busy:
+                known.append(_crashed(number))
+        self.record(run, known)
 
 
 def _intended(staged: StepStaged) -> StepIntended:
@@ -713,10 +816,8 @@ def _intended(staged: StepStaged) -> StepIntended:
     )
 
 
-def _amounts(state: Trajectory, record: Record) -> list[Record]:
+def _amounts(state: Trajectory, record: Ended) -> list[Record]:
     """Return what an outcome amounts to in a run that was read anew: past its pivot a failure is not the end of a step."""
-    if not isinstance(record, _OUTCOMES):
-        return [record]
     return outcome_records(state, record, is_ours=record.step in state.released)
 
 
@@ -732,9 +833,7 @@ def _done() -> asyncio.Future[None]:
     return future
 
 
-def _fits(lost: Run, run: Run, record: Record) -> bool:
-    if not isinstance(record, _OUTCOMES):
-        return False
+def _fits(lost: Run, run: Run, record: Ended) -> bool:
     before, now = lost.state.steps.get(record.step), run.state.steps.get(record.step)
     if before is None or now is None or before.key != now.key:
         return False

@@ -26,7 +26,9 @@ from gateway.core.outcome import Outcome, Refusal, Rejected
 from gateway.core.tool import Catalog, Domain
 from gateway.telemetry import Telemetry
 
-__all__ = ["AdmissionStage"]
+__all__ = ["AdmissionStage", "Pool"]
+
+_GRANTED, _FORWARD = TicketState.GRANTED, Lane.FORWARD
 
 # Floats may put the token a hair after its time; a late look finds it, an early one would have to come back.
 _DRIP_SLACK_S = 0.001
@@ -42,7 +44,7 @@ class AdmissionStage:
         self._clock = clock
         self._telemetry = telemetry
         self._peek = peek
-        self._pools: dict[str, _Pool] = {}
+        self._pools: dict[str, Pool] = {}
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Return the outcome of the call made in a slot, or why it got none.
@@ -55,12 +57,12 @@ class AdmissionStage:
             return refused
         domain = call.tool.domain
         pool = self._pools.get(domain.name) or self._pool(domain)
-        ticket = pool.request(call)
+        ticket = pool.request(call.agent, call.deadline, is_ours=call.lane is not _FORWARD)
         if isinstance(ticket, AdmissionRefusal):
             return Rejected(_refusal(call, ticket))
         is_streaming = False
         try:
-            if ticket.state is not TicketState.GRANTED:
+            if ticket.state is not _GRANTED:
                 if not await pool.wait(ticket):
                     return Rejected(_refusal(call, AdmissionRefusal(Code.QUEUE_DEADLINE, pool.expected_wait_s)))
                 self._telemetry.queue_waited(call, self._clock.now() - ticket.enqueued_at)
@@ -90,14 +92,14 @@ class AdmissionStage:
         """Return a look inside each domain's pool."""
         return {name: asdict(pool.admission.statistics()) for name, pool in self._pools.items()}
 
-    def _pool(self, domain: Domain) -> _Pool:
+    def _pool(self, domain: Domain) -> Pool:
         pool = self._pools.get(domain.name)
         if pool is None:
-            pool = self._pools[domain.name] = _Pool(self._clock, domain.admission)
+            pool = self._pools[domain.name] = Pool(self._clock, domain.admission)
         return pool
 
 
-class _Pool:
+class Pool:
     """A domain's admission, its meter, and those who wait.
 
     Whenever a slot comes free or somebody comes, `_pump` grants as much as slots and tokens allow. While only a token is
@@ -108,20 +110,20 @@ class _Pool:
         self.admission = Admission(settings)
         self._clock = clock
         self._meter = _Meter(settings.rate)
-        self._waiters: dict[Ticket, asyncio.Future[None]] = {}
+        self._waiters: dict[Ticket, Callable[[], object]] = {}
         self._unused: set[Ticket] = set()
         self._drip: asyncio.Task[None] | None = None
 
-    def request(self, call: Call) -> Ticket | AdmissionRefusal:
+    def request(self, agent: str, deadline: float, *, is_ours: bool) -> Ticket | AdmissionRefusal:
         """Return a ticket, granted already if nothing stands against it, or why there is none."""
-        is_ours, now = call.lane is not Lane.FORWARD, self._clock.now()
+        now = self._clock.now()
         if self._meter.take():
-            granted = self.admission.grant_at_once(call.agent, is_ours=is_ours, now=now, deadline=call.deadline)
+            granted = self.admission.grant_at_once(agent, is_ours=is_ours, now=now, deadline=deadline)
             if granted is not None:
                 return granted
             self._meter.put_back()
         ticket = self.admission.request(
-            call.agent, is_ours=is_ours, now=now, deadline=call.deadline, has_token=self._meter.has_token()
+            agent, is_ours=is_ours, now=now, deadline=deadline, has_token=self._meter.has_token()
         )
         if isinstance(ticket, Ticket):
             self._pump()
@@ -130,12 +132,20 @@ class _Pool:
     async def wait(self, ticket: Ticket) -> bool:
         """Return whether the ticket was granted before its deadline, once that is certain."""
         future = asyncio.get_running_loop().create_future()
-        self._waiters[ticket] = future
+        self.on_grant(ticket, lambda: None if future.done() else future.set_result(None))
         try:
             await wait_until(self._clock, future, ticket.deadline)
         finally:
-            del self._waiters[ticket]
-        return ticket.state is TicketState.GRANTED
+            self.leave(ticket)
+        return ticket.state is _GRANTED
+
+    def on_grant(self, ticket: Ticket, wake: Callable[[], object]) -> None:
+        """Have `wake` called once when the ticket is granted, unless somebody is no longer interested (`leave`)."""
+        self._waiters[ticket] = wake
+
+    def leave(self, ticket: Ticket) -> None:
+        """Wait no longer. The ticket has still to be given back."""
+        self._waiters.pop(ticket, None)
 
     def use(self, ticket: Ticket) -> None:
         """The grant has reached its caller: from here its token is spent."""
@@ -183,9 +193,9 @@ class _Pool:
                 self._meter.put_back()
                 return
             self._unused.add(ticket)
-            waiter = self._waiters.get(ticket)
-            if waiter is not None and not waiter.done():
-                waiter.set_result(None)
+            wake = self._waiters.pop(ticket, None)
+            if wake is not None:
+                wake()
 
     async def _grant_as_tokens_come(self) -> None:
         while self.admission.is_grantable:

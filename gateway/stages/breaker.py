@@ -18,12 +18,14 @@ from gateway.core.tool import Catalog, ToolSpec
 from gateway.egress import StreamBroken, StreamCut
 from gateway.telemetry import Telemetry
 
-__all__ = ["REMEMBERED", "BreakerStage"]
+__all__ = ["LEASE_SLACK_S", "REMEMBERED", "BreakerStage"]
+
+_NEUTRAL, _PIVOT = Verdict.NEUTRAL, Tier.PIVOT
 
 # Breakers are remembered in the journal under this prefix.
 REMEMBERED = "breaker/"
 # A canary is lost this long after the deadline of its call: time enough to notice the time-out and say so.
-_LEASE_SLACK_S = 1.0
+LEASE_SLACK_S = 1.0
 
 
 class BreakerStage:
@@ -44,14 +46,14 @@ class BreakerStage:
         guard = self._guard(call.tool)
         sent = self._clock.now()
         answer = guard.breaker.acquire(
-            sent, may_be_canary=_may_be_canary(call), lease_s=max(0.0, call.deadline - sent) + _LEASE_SLACK_S
+            sent, may_be_canary=_may_be_canary(call), lease_s=max(0.0, call.deadline - sent) + LEASE_SLACK_S
         )
         if answer.transitions:
             self._report(guard, answer.transitions)
         if isinstance(answer, BreakerRefusal):
             return Rejected(_refusal(call, answer))
         call.exchange_s = None
-        verdict = Verdict.NEUTRAL
+        verdict = _NEUTRAL
         try:
             outcome = await proceed(call)
             verdict = verdict_of(outcome, call.tool.breaker)
@@ -197,7 +199,7 @@ def _may_be_canary(call: Call) -> bool:
     key that the tool honours: sending it again is how the doubt is settled, and nobody else may come who could try. So may
     one that a run past its pivot has to send, where a doubt about it could be settled (docs/adr/0100-owed-canaries.md).
     """
-    if call.operation.tier is not Tier.PIVOT:
+    if call.operation.tier is not _PIVOT:
         return True
     if call.lane is Lane.FINALIZATION:
         return call.tool.idempotency is not None or call.operation.probe is not None

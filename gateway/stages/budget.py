@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from gateway.clock import Clock
 from gateway.core.budget import Meter, Spent, shown, tightened
@@ -24,29 +25,57 @@ from gateway.core.expression import ExpressionError
 from gateway.core.message import BytesBody
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.policy import Effect
-from gateway.core.records import BudgetTightened, UsageReported
+from gateway.core.records import BudgetTightened, ChildSettled, UsageReported
 from gateway.core.saga import Open
 from gateway.core.tool import Usage
-from gateway.core.trajectory import StepState
+from gateway.core.trajectory import UNSENT_FAULT, StepState, Trajectory
 from gateway.journal import JournalUnavailable
-from gateway.journal.trajectories import Run, Trajectories
+from gateway.journal.trajectories import Flight, Run, Trajectories
 
-__all__ = ["BudgetStage", "meter_of"]
+__all__ = ["BudgetStage", "meter_of", "spend"]
+
+# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+_FORWARD: Final = Lane.FORWARD
 
 
 def meter_of(run: Run) -> Meter:
-    """Return the meter of a run, made from its records where it has none yet."""
+    """Return the meter of a run, made from its records, what is on its way, and its children, where it has none yet."""
     if run.meter is None:
         state = run.state
-        used = dict(state.usage)
-        used["steps"] = used.get("steps", 0.0) + len(state.steps)
-        used["calls"] = used.get("calls", 0.0) + len(state.steps) + state.reads
         caps = state.budget if run.opening is None or state.version else run.opening.budget
-        run.meter = Meter(caps, used, state.opened_at)
+        run.meter = Meter(caps, _recorded(state), state.opened_at)
+        for call, flight in run.flying.items():
+            run.meter.spend(_untold(state, call, flight.taken))
+        for child in run.children():
+            run.meter.spend(meter_of(child).used)
     elif run.meter.caps is not run.state.budget and run.state.version:
         # The run's first record has been written since: its caps and its beginning are known for good.
         run.meter.caps, run.meter.opened_at = run.state.budget, run.state.opened_at
     return run.meter
+
+
+def spend(run: Run, amounts: Mapping[str, float], sign: float = 1.0) -> None:
+    """Add to what a run has spent, and with it those that it is a part of; `sign` -1 gives it back."""
+    meters = [meter_of(one) for one in run.lineage()]  # all of them first: one that is made counts its children
+    for meter in meters:
+        meter.spend(amounts, sign)
+
+
+def _recorded(state: Trajectory) -> dict[str, float]:
+    """Return what a run has spent as its records tell."""
+    sent = len(state.steps) - state.unsent
+    used = dict(state.usage)
+    used["steps"] = used.get("steps", 0.0) + sent
+    used["calls"] = used.get("calls", 0.0) + sent + state.reads
+    return used
+
+
+def _untold(state: Trajectory, call: Call, taken: Mapping[str, float]) -> Mapping[str, float]:
+    """Return what a call on its way has taken and no record tells of: its intent tells of the call and the step."""
+    step = None if call.step is None else state.steps.get(call.step)
+    if step is None or step.key != call.key:
+        return taken
+    return {name: amount for name, amount in taken.items() if name not in ("calls", "steps")}
 
 
 class BudgetStage:
@@ -65,7 +94,7 @@ class BudgetStage:
 
     def __call__(self, call: Call, proceed: Handler) -> Awaitable[Outcome]:
         """Refuse what the run cannot afford; take what it costs. A call that nobody budgets is handed on as it is."""
-        if call.lane is not Lane.FORWARD or call.step is not None or not call.trajectory:
+        if call.lane is not _FORWARD or call.step is not None or not call.trajectory:
             return proceed(call)
         if not (self._trajectories.has_budgets or call.budget is not None or call.operation.usage is not None):
             return proceed(call)
@@ -79,7 +108,8 @@ class BudgetStage:
             except JournalUnavailable as error:
                 return Rejected(_unknown(call, error))
         usage = call.operation.usage
-        if usage is None and call.budget is None and (run is None or not run.state.budget):
+        is_capped = run is not None and (run.state.budget or len(run.lineage()) > 1)
+        if usage is None and call.budget is None and not is_capped:
             return await proceed(call)
         if usage is not None and usage.amounts and call.operation.is_read:
             call.request.capture_answer = True
@@ -88,21 +118,62 @@ class BudgetStage:
                 run = await self._made(call)
             except JournalUnavailable as error:
                 return Rejected(_unknown(call, error))
-        taken: Mapping[str, float] = {}
-        if run is not None:
-            refusal = self._admit(run, call)
-            if refusal is not None:
-                return Rejected(refusal)
-            taken = _known(call, run)
-            meter_of(run).spend(taken)
+        if run is None:
+            return await self._opening(call, proceed)
+        if run.meter is None:
+            self._trajectories.record(run, [], lazy=True)  # reads that wait are told of by no record yet
+        refusal = self._admit(run, call)
+        if refusal is not None:
+            return Rejected(refusal)
+        taken = _known(call, run)
+        spend(run, taken)
+        flying, flight = run.flying, Flight(dict(taken))
+        flying[call] = flight
+        outcome: Outcome | None = None
         try:
             outcome = await proceed(call)
-        except BaseException:
-            if run is not None and not call.is_committed_to_send:
-                meter_of(run).spend(taken, -1.0)
-            raise
-        found = self._trajectories.get(call.trajectory)
-        return outcome if found is None or found.is_lost else self._meter(found, call, outcome, taken)
+        finally:
+            # The run may have been lost on the way, and read anew; what is under way has gone over to it.
+            run = self._trajectories.get(call.trajectory) or run
+            if outcome is None and not call.is_committed_to_send:
+                spend(run, taken, -1.0)
+            elif outcome is not None:
+                outcome = self._meter(run, call, outcome, taken, flight.answer)
+            del flying[call]
+        return outcome
+
+    async def _opening(self, call: Call, proceed: Handler) -> Outcome:
+        """Pass a call on that may open its run, and meter it there."""
+        outcome = await proceed(call)
+        run = self._trajectories.get(call.trajectory)
+        return outcome if run is None else self._meter(run, call, outcome, {})
+
+    # --- children
+
+    def settle(self, name: str) -> None:
+        """Write down with its parent what a task has spent that is over, so that its own run need not be asked any more."""
+        run = self._trajectories.known(name)
+        line = [] if run is None else run.lineage()
+        if run is not None and len(line) > 1:
+            self._settled(line[1], run)
+
+    async def settle_children(self) -> None:
+        """Do so for tasks that ended, or were never opened, when the process before did.
+
+        Raises:
+            JournalUnavailable: they cannot be read.
+        """
+        for parent in self._trajectories.live():
+            for name in [name for name in parent.state.children if self._trajectories.get(name) is None]:
+                found = await self._trajectories.find(name)
+                if found is None:
+                    self._trajectories.record(parent, [ChildSettled(child=name)], lazy=True)
+                elif found.state.is_over:
+                    self._settled(parent, found)
+
+    def _settled(self, parent: Run, child: Run) -> None:
+        spent = {name: amount for name, amount in meter_of(child).used.items() if amount}
+        self._trajectories.record(parent, [ChildSettled(child=child.state.id, values=spent)], lazy=True)
 
     # --- before
 
@@ -121,35 +192,39 @@ class BudgetStage:
     def _admit(self, run: Run, call: Call) -> Refusal | None:
         meter, at, now = meter_of(run), self._clock.at(), self._clock.now()
         if call.budget is not None and (lower := tightened(meter.caps, call.budget)) and run.state.version:
+            self._trajectories.has_budgets = True
             self._trajectories.record(run, [BudgetTightened(caps=lower)])
         is_step = not call.operation.is_read
         if is_step and run.state.collects(call.action.hex()):
             return None
-        spent = meter.spent(at, is_step=is_step, is_retry=_is_retry(run, call))
-        if self._in_shadow is not None:
-            if spent is not None:
+        is_retry = _is_retry(run, call)
+        for one in run.lineage():
+            meter = meter_of(one)
+            spent = meter.spent(at, is_step=is_step, is_retry=is_retry)
+            if spent is not None and self._in_shadow is not None:
                 self._in_shadow(call, "(budget)", Effect.DENY)
-            return None
-        if spent is not None:
-            return _exhausted(call, spent, meter.view(at))
-        if "seconds" in meter.caps:
-            call.deadline = min(call.deadline, now + meter.left("seconds", at))
-        if "retries" in meter.caps:
-            call.attempts_most = 1 + int(meter.left("retries", at))
+                return None
+            if spent is not None:
+                return _exhausted(call, one.state.id, spent, meter.view(at))
+            if self._in_shadow is None:
+                _bound(call, meter, at, now)
         return None
 
     # --- after
 
-    def _meter(self, run: Run, call: Call, outcome: Outcome, taken: Mapping[str, float]) -> Outcome:
+    def _meter(
+        self, run: Run, call: Call, outcome: Outcome, taken: Mapping[str, float], answer: Outcome | None = None
+    ) -> Outcome:
+        """Take what the call cost. `answer` is what the tool answered, where the agent may be given something else."""
         meter, at = meter_of(run), self._clock.at()
-        if taken and isinstance(outcome, Rejected) and call.step is None:
-            meter.spend(taken, -1.0)
+        if taken and isinstance(outcome, Rejected) and _is_unsent(run, call):
+            spend(run, taken, -1.0)
             taken = {}
-        told = self._told(call, outcome, taken)
+        told = self._told(call, answer or outcome, taken)
         if told:
             extra = {name: amount - taken.get(name, 0.0) for name, amount in told.items()}
-            meter.spend({name: amount for name, amount in extra.items() if amount > 0})
-            meter.spend({name: -amount for name, amount in extra.items() if amount < 0}, -1.0)
+            spend(run, {name: amount for name, amount in extra.items() if amount > 0})
+            spend(run, {name: -amount for name, amount in extra.items() if amount < 0}, -1.0)
             spent = {name: amount for name, amount in told.items() if amount}
             if spent:
                 self._trajectories.record(run, [UsageReported(values=spent, source="gateway")], lazy=True)
@@ -195,7 +270,14 @@ def _known(call: Call, run: Run) -> dict[str, float]:
 
 def _is_retry(run: Run, call: Call) -> bool:
     number = run.state.actions.get(call.action.hex())
-    return number is not None and run.state.steps[number].state is StepState.FAILED
+    step = None if number is None else run.state.steps[number]
+    return step is not None and step.state is StepState.FAILED and step.fault != UNSENT_FAULT
+
+
+def _is_unsent(run: Run, call: Call) -> bool:
+    """Whether a call that was refused never left."""
+    step = None if call.step is None else run.state.steps.get(call.step)
+    return step is None or (step.state is StepState.FAILED and step.fault == UNSENT_FAULT)
 
 
 def _read(usage: Usage, outcome: Success) -> dict[str, float]:
@@ -225,13 +307,22 @@ def _unknown(call: Call, error: Exception) -> Refusal:
     )
 
 
-def _exhausted(call: Call, spent: Spent, view: dict[str, object]) -> Refusal:
+def _bound(call: Call, meter: Meter, at: int, now: float) -> None:
+    """Let a call take no longer, and be tried no more often, than its run can afford."""
+    if "seconds" in meter.caps:
+        call.deadline = min(call.deadline, now + meter.left("seconds", at))
+    if "retries" in meter.caps:
+        most = 1 + int(meter.left("retries", at))
+        call.attempts_most = most if call.attempts_most is None else min(most, call.attempts_most)
+
+
+def _exhausted(call: Call, run: str, spent: Spent, view: dict[str, object]) -> Refusal:
     return Refusal(
         code=Code.BUDGET_EXHAUSTED,
         dependency=call.tool.name,
-        detail=f"{call.tool.name}.{call.operation.name} was not sent: run {call.trajectory} has spent {spent.used:g} of "
+        detail=f"{call.tool.name}.{call.operation.name} was not sent: run {run} has spent {spent.used:g} of "
         f"{spent.cap:g} {spent.name}. Finish the run with what there is, or abort it; a new run needs a budget of its own.",
-        extra={"budget": {"spent": spent.name, **view}},
+        extra={"budget": {"spent": spent.name, "trajectory": run, **view}},
     )
 
 

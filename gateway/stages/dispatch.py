@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from gateway.clock import Clock
 from gateway.core.call import Call, Lane
@@ -19,6 +19,10 @@ from gateway.stages.flights import Cuttable, Flights, cut_off, quarantined
 from gateway.telemetry import CONTEXT_HEADERS, Telemetry, outgoing
 
 __all__ = ["Dispatch"]
+
+# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+_COMPENSATION: Final = Lane.COMPENSATION
+_RAW: Final = KeyFormat.RAW
 
 
 class Dispatch:
@@ -39,6 +43,7 @@ class Dispatch:
         self._clock = clock
         self._telemetry = telemetry
         self._dresses: dict[Operation, _Dress] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None  # asking for it costs a system call, until Python 3.12
 
     async def __call__(self, call: Call) -> Outcome:
         """Send once and return what became of it."""
@@ -48,7 +53,9 @@ class Dispatch:
             return Rejected(quarantined(call, quarantine))
         started = self._clock.now()
         span = self._telemetry.attempt_started(call)
-        flights.flying[call] = asyncio.current_task()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        flights.flying[call] = asyncio.current_task(self._loop)
         try:
             exchange = await self._egress.send(call.tool, self._request(call), self._timings(call, started))
             call.exchange_s = self._clock.now() - started
@@ -77,7 +84,7 @@ class Dispatch:
         dress = self._dresses.get(operation)
         if dress is None or dress.tool is not call.tool:
             dress = self._dress(call.tool, operation)
-        is_write = not operation.is_read or call.lane is Lane.COMPENSATION
+        is_write = not operation.is_read or call.lane is _COMPENSATION
         is_keyed = is_write and dress.key is not None and call.key is not None
         headers = (dress.of_keyed if is_keyed else dress.of_writes if is_write else dress.of_reads)(request.headers)
         if call.traceparent is not None:
@@ -140,7 +147,7 @@ _DRESSES = 10_000
 
 def _written(key: str, form: KeyFormat) -> bytes:
     """Return a key as it goes into its header: bare, or as a structured-field string (RFC 9651 section 3.3.3)."""
-    if form is KeyFormat.RAW:
+    if form is _RAW:
         return key.encode("ascii")
     quoted = key.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{quoted}"'.encode("ascii")

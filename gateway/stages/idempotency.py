@@ -8,7 +8,7 @@ meanwhile waits for its outcome.
 from __future__ import annotations
 
 import asyncio
-from typing import assert_never
+from typing import Final, assert_never
 
 import orjson
 
@@ -40,8 +40,25 @@ from gateway.stages.outbox import staged_answer
 
 __all__ = ["IdempotencyStage"]
 
+# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+_FORWARD: Final = Lane.FORWARD
+
 FlightKey = tuple[str, str]
-Flight = asyncio.Future[tuple[Outcome, int | None]]
+
+
+class _Flight:
+    """A step on its way. Most are waited for by nobody, so the future is made by the first who does."""
+
+    __slots__ = ("shared",)
+
+    def __init__(self) -> None:
+        self.shared: asyncio.Future[tuple[Outcome, int | None]] | None = None
+
+    def joined(self) -> asyncio.Future[tuple[Outcome, int | None]]:
+        """Return what is done with the outcome and the step's number, or cancelled where there is none to share."""
+        if self.shared is None:
+            self.shared = asyncio.get_running_loop().create_future()
+        return self.shared
 
 
 class IdempotencyStage:
@@ -51,11 +68,11 @@ class IdempotencyStage:
         self._trajectories = trajectories
         self._journal = journal
         self._clock = clock
-        self._flights: dict[FlightKey, Flight] = {}
+        self._flights: dict[FlightKey, _Flight] = {}
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Find the call's run; for a write, find out what it repeats."""
-        if call.lane is not Lane.FORWARD:
+        if call.lane is not _FORWARD:
             return await proceed(call)
         if call.step is not None:
             return await self._resume(call, proceed, call.step)
@@ -190,24 +207,26 @@ class IdempotencyStage:
                 assert_never(never)
 
     async def _lead(self, call: Call, proceed: Handler, flight_key: FlightKey) -> Outcome:
-        flight: Flight = asyncio.get_running_loop().create_future()
-        self._flights[flight_key] = flight
+        flight = self._flights[flight_key] = _Flight()
         try:
             outcome = await proceed(call)
-            flight.set_result((outcome, call.step))
+            if flight.shared is not None:
+                flight.shared.set_result((outcome, call.step))
             return outcome
         finally:
             del self._flights[flight_key]
-            flight.cancel()
+            if flight.shared is not None:
+                flight.shared.cancel()
 
-    async def _wait(self, call: Call, flight: Flight) -> tuple[Outcome | None, int | None]:
+    async def _wait(self, call: Call, flight: _Flight) -> tuple[Outcome | None, int | None]:
         """Return the outcome to share (None if it has to be looked up) and the number of the step it belongs to."""
-        await asyncio.wait((flight,), timeout=max(0.0, call.deadline - self._clock.now()))
-        if not flight.done():
+        shared = flight.joined()
+        await asyncio.wait((shared,), timeout=max(0.0, call.deadline - self._clock.now()))
+        if not shared.done():
             return _conflict(call, None), None
-        if flight.cancelled():
+        if shared.cancelled():
             return None, None
-        outcome, number = flight.result()
+        outcome, number = shared.result()
         call.step = number
         return _share(outcome), number
 

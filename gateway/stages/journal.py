@@ -7,6 +7,7 @@ attempt of the same step has its intent already and passes. Reads pass.
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from gateway.clock import Clock, settled
 from gateway.core.call import Call, Handler, Lane
@@ -19,13 +20,17 @@ from gateway.core.outcome import Outcome, Refusal, Rejected
 from gateway.core.records import CompensationIntended, RecordedRequest, StepFailed, StepIntended, StepReleased
 from gateway.core.saga import Begin, IntendCompensation, admits_repeat, admits_settling, decide
 from gateway.core.settle import why_not_resent
-from gateway.core.trajectory import StepState
+from gateway.core.trajectory import UNSENT_FAULT, StepState
 from gateway.journal import Conflict, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.stages.outbox import claims_of
 from gateway.telemetry import Telemetry
 
 __all__ = ["JournalStage"]
+
+# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+_COMPENSATION: Final = Lane.COMPENSATION
+_LAZY: Final = JournalMode.LAZY
 
 INLINE_REQUEST_LIMIT = 16 * 1024
 """Requests up to this many bytes lie in the log itself; larger ones are kept beside it, once per content."""
@@ -41,12 +46,12 @@ class JournalStage:
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Make the intent durable, then go on."""
-        if call.operation.is_read and call.lane is not Lane.COMPENSATION:
+        if call.operation.is_read and call.lane is not _COMPENSATION:
             return await proceed(call)
         run = self._trajectories.get(call.trajectory)
         if run is None or run.is_lost:
             return _unavailable(call, f"run {call.trajectory} has to be read again")
-        if call.lane is Lane.COMPENSATION:
+        if call.lane is _COMPENSATION:
             refusal = admits_settling(run.state) or await self._intend_compensation(run, call)
         elif call.step is None:
             refusal = await self._intend(run, call)
@@ -110,7 +115,7 @@ class JournalStage:
         assert isinstance(intent, StepIntended)
         call.step, call.key, call.is_committed_to_send = intent.step, intent.key, True
         run.busy.add(intent.step)
-        is_lazy = call.operation.journal is JournalMode.LAZY
+        is_lazy = call.operation.journal is _LAZY
         future = self._trajectories.record(
             run, records, lazy=is_lazy, claims=claims_of(call, intent.caller, intent.step, self._clock.at())
         )
@@ -160,7 +165,7 @@ class JournalStage:
     def _withdraw(self, run: Run, call: Call) -> None:
         """The intent may reach the disk yet, but nothing was sent and nothing will be."""
         never = StepFailed(
-            step=call.step or 0, fault="none", detail="never sent: given up while its intent was written"
+            step=call.step or 0, fault=UNSENT_FAULT, detail="never sent: given up while its intent was written"
         )
         self._trajectories.record(run, [never])
 

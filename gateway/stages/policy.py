@@ -7,6 +7,7 @@ rule here, and in the run's own audit.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -23,7 +24,7 @@ from gateway.core.outcome import Outcome, Refusal, Rejected
 from gateway.core.policy import Effect, Finding, Rule, judge, time_env
 from gateway.core.tool import Catalog, Operation, ToolSpec
 from gateway.core.trajectory import Trajectory
-from gateway.journal.trajectories import Trajectories
+from gateway.journal.trajectories import Run, Trajectories
 
 __all__ = ["DECIDED", "PolicyStage", "call_facts", "run_facts"]
 
@@ -135,13 +136,14 @@ class PolicyStage:
             env["trajectory"] = run_facts(self._state(call), self._clock.at())
         return env
 
+    def _run(self, call: Call) -> Run | None:
+        if call.trajectory:
+            return self._trajectories.get(call.trajectory)
+        return self._trajectories.latest(call.agent)
+
     def _state(self, call: Call) -> Trajectory:
         """The run as far as it is known before it is looked up: a rule never waits for the disk."""
-        if call.trajectory:
-            run = self._trajectories.get(call.trajectory)
-        else:
-            runs = self._trajectories.implicit(call.agent)
-            run = runs[-1] if runs else None
+        run = self._run(call)
         return Trajectory(id=call.trajectory, agent=call.agent) if run is None else run.state
 
     # --- what they said
@@ -154,8 +156,13 @@ class PolicyStage:
         count.times += 1
         count.last_at, count.last_run, count.last_agent = at, call.trajectory, call.agent
         self._remember(DECIDED + orjson.dumps(key).decode(), orjson.dumps(count))
+        run = self._run(call)
         self._trajectories.note_decision(
-            call.trajectory, finding.rule, finding.effect.value, operation, is_shadow=is_shadow
+            call.trajectory if run is None else run.state.id,
+            finding.rule,
+            finding.effect.value,
+            operation,
+            is_shadow=is_shadow,
         )
 
     def note_shadow(self, call: Call, what: str, effect: Effect) -> None:
@@ -176,6 +183,13 @@ class PolicyStage:
         self._held.clear()
         known = {rule.name for tool in catalog.tools.values() for one in tool.operations.values() for rule in one.rules}
         self._counts = {key: count for key, count in self._counts.items() if key[0] in known or key[0].startswith("(")}
+
+    def totals(self) -> dict[tuple[str, str, str], int]:
+        """Return how often each rule decided, by rule, effect, and whether in shadow."""
+        totals: Counter[tuple[str, str, str]] = Counter()
+        for (rule, effect, _, is_shadow), count in self._counts.items():
+            totals[(rule, effect, str(is_shadow).lower())] += count.times
+        return dict(totals)
 
     def statistics(self) -> dict[str, object]:
         """Return how often each rule decided, or would have; times are UTC milliseconds."""

@@ -17,6 +17,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Final
 
 import orjson
 
@@ -50,6 +51,9 @@ from gateway.stages.environment import call_env
 from gateway.telemetry import Telemetry
 
 __all__ = ["REPAIRS", "RecoveryStage"]
+
+# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+_FORWARD: Final = Lane.FORWARD
 
 REPAIRS = "repairs/"
 """Under this prefix the journal remembers what became of repairs."""
@@ -86,14 +90,14 @@ class RecoveryStage:
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Pass the call on; decide what its failure leads to."""
-        if call.lane is Lane.FORWARD and call.step is None and (refusal := self._blocked(call)) is not None:
+        if call.lane is _FORWARD and call.step is None and (refusal := self._blocked(call)) is not None:
             return Rejected(refusal)
         began = self._clock.now()
         outcome = await proceed(call)
         name = f"{call.tool.name}.{call.operation.name}"
         if isinstance(outcome, Success):
             self._took(name, self._clock.now() - began)
-        if call.lane is not Lane.FORWARD or call.operation.is_read:
+        if call.lane is not _FORWARD or call.operation.is_read:
             return outcome
         if isinstance(outcome, Success):
             self._worked(call, name)
@@ -123,9 +127,8 @@ class RecoveryStage:
 
     def _blocked(self, call: Call) -> Refusal | None:
         """Return why a call is not sent whose content was blocked, or whose step was reworded too often; else None."""
-        run = self._trajectories.get(call.trajectory) if call.trajectory else None
-        if run is None and not call.trajectory and (runs := self._trajectories.implicit(call.agent)):
-            run = runs[-1]
+        trajectories = self._trajectories
+        run = trajectories.get(call.trajectory) if call.trajectory else trajectories.latest(call.agent)
         if run is None or not run.state.blocked:
             return None
         blocked = run.state.blocked.get((call.tool.name, call.operation.name))

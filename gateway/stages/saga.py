@@ -8,7 +8,7 @@ written innermost, by `stages/journal.py`, where the same question is asked once
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import assert_never
+from typing import Final, assert_never
 
 from gateway.clock import shielded
 from gateway.core.call import Call, Handler, Lane
@@ -32,6 +32,7 @@ from gateway.core.records import (
 from gateway.core.retry import conclude
 from gateway.core.saga import Doubt, admits, admits_settling
 from gateway.core.tool import BoundRequest
+from gateway.core.trajectory import UNSENT_FAULT
 from gateway.journal import Conflict, Journal, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.stages.environment import call_env
@@ -41,6 +42,11 @@ from gateway.stages.watchdog import answer_hash, wanted
 from gateway.telemetry import Telemetry
 
 __all__ = ["SagaStage"]
+
+# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+_FINALIZATION: Final = Lane.FINALIZATION
+_FORWARD: Final = Lane.FORWARD
+_LAZY: Final = JournalMode.LAZY
 
 INLINE_LIMIT = 64 * 1024
 """Answers up to this many bytes lie in the log itself; larger ones are kept beside it."""
@@ -59,7 +65,7 @@ class SagaStage:
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Refuse what is not legal; record what happened."""
-        if call.lane not in (Lane.FORWARD, Lane.FINALIZATION):
+        if call.lane not in (_FORWARD, _FINALIZATION):
             return await proceed(call)
         run = self._trajectories.get(call.trajectory) or await self._trajectories.find(call.trajectory)
         if run is None:
@@ -101,6 +107,8 @@ class SagaStage:
         return current if current is not None and step is not None and step.key == call.key else run
 
     async def _record(self, run: Run, call: Call, outcome: Outcome) -> Outcome:
+        if run.flying and (flight := run.flying.get(call)) is not None:
+            flight.answer = outcome
         try:
             record, answer = await self._outcome(call, outcome)
         except Exception as error:
@@ -118,7 +126,7 @@ class SagaStage:
             call.operation.tier,
             call.tool.name,
         )
-        if call.operation.journal is JournalMode.LAZY:
+        if call.operation.journal is _LAZY:
             return answer
         try:
             await shielded(future)
@@ -155,7 +163,8 @@ class SagaStage:
                 )
                 return (None if self._is_in_doubt(call) else record_), outcome
             case Rejected(refusal):
-                return StepFailed(step=number, fault="none", detail=refusal.detail), outcome
+                fault = UNSENT_FAULT if call.attempt <= 1 and not self._is_in_doubt(call) else Fault.NONE.value
+                return StepFailed(step=number, fault=fault, detail=refusal.detail), outcome
             case _ as never:
                 assert_never(never)
 
@@ -228,6 +237,8 @@ class SagaStage:
         self._trajectories.note_read(
             run, (call.tool.name, call.operation.name, call.request.method, path, _OBSERVED[type(outcome)], status)
         )
+        if run.flying and (flight := run.flying.get(call)) is not None:
+            flight.taken.pop("calls", None)  # from here on the run's records tell of it
 
     def _note_broken_off(self, run: Run, call: Call, error: BaseException) -> None:
         """A call that was torn out of the pipeline after its intent: its effect is unknown."""

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from gateway.clock import Clock, wait_until
 from gateway.core.call import Call, Handler, Lane
@@ -39,6 +40,10 @@ from gateway.stages.environment import call_env
 from gateway.telemetry import Telemetry
 
 __all__ = ["WatchdogStage", "answer_hash", "wanted", "watched"]
+
+# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+_DONE: Final = Ended.DONE
+_FORWARD: Final = Lane.FORWARD
 
 NOT_YET_READ = frozenset({404, 408, 409, 423, 425, 428, 429})
 NOT_YET_WRITE = frozenset({408, 423, 425, 428, 429})
@@ -103,10 +108,10 @@ class WatchdogStage:
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Refuse what would go on with a loop; tell the watchdog what became of everything else."""
-        if call.lane is not Lane.FORWARD or call.step is not None:
+        if call.lane is not _FORWARD or call.step is not None:
             return await proceed(call)
         trajectories, is_read = self._trajectories, call.operation.is_read
-        run = trajectories.get(call.trajectory) if call.trajectory else self._implicit(call)
+        run = trajectories.get(call.trajectory) if call.trajectory else trajectories.latest(call.agent)
         if run is not None and run.is_lost and not is_read:
             try:
                 run = await self._trajectories.find(run.state.id)
@@ -165,15 +170,11 @@ class WatchdogStage:
 
     # --- before
 
-    def _implicit(self, call: Call) -> Run | None:
-        runs = self._trajectories.implicit(call.agent)
-        return runs[-1] if runs else None
-
     async def _before(self, run: Run, call: Call) -> Refusal | None:
         state = run.state
         if state.circles is not None and state.circles.is_deadlocked:
             return deadlocked(state)
-        if run.is_lost or state.phase not in _OPEN:
+        if state.phase not in _OPEN:
             return None
         dog = self.dog(run)
         if not call.operation.is_read and (call.tool.state is not None or state.id in self._asking):
@@ -181,6 +182,9 @@ class WatchdogStage:
         loop = dog.check(call.action, is_read=call.operation.is_read)
         if loop is None or state.collects(call.action.hex()):
             return None
+        if run.is_lost:
+            # What is decided on it would be lost with it, and what its watchdog objects to may not leave.
+            return _unread(call, JournalUnavailable("what its watchdog has to say could not be recorded"))
         return await self._interrupt(run, dog, call, loop)
 
     async def _interrupt(self, run: Run, dog: Watchdog, call: Call, loop: Loop) -> Refusal | None:
@@ -201,6 +205,9 @@ class WatchdogStage:
         if mode is WatchdogMode.OBSERVE:
             return None
         future = self._trajectories.record(run, told.records, lazy=done in ("interrupt", "mask"))
+        if done == "deadlock":
+            # Before anybody knows whether it is on disk: a lease that was taken for nothing is only taken anew.
+            self.revoke(run.state.id)
         if done not in ("rewind", "deadlock"):
             return told.refusal
         try:
@@ -211,9 +218,7 @@ class WatchdogStage:
                 detail=f"The run goes in circles, and that could not be recorded ({error}); nothing was sent.",
                 retry_after_ms=1000,
             )
-        if done == "deadlock":
-            self.revoke(run.state.id)
-        else:
+        if done == "rewind":
             await self._taken_back(run, call.deadline)
         dog.heard_s = self._clock.now()
         return told.refusal
@@ -258,7 +263,7 @@ class WatchdogStage:
 
     async def _was_done(self, run: Run, dog: Watchdog, call: Call, reply: Reply) -> None:
         action, number = call.action, call.step
-        dog.acted(action, None, Ended.DONE, is_change=True, number=number)
+        dog.acted(action, None, _DONE, is_change=True, number=number)
         step = None if number is None else run.state.steps.get(number)
         if step is None or number is None:
             return
@@ -372,22 +377,19 @@ _NOTHING = (b"", b"{}")
 """Bodies that say nothing, whatever their type."""
 
 
-def _own(call: Call) -> bytes:
+def _own(call: Call) -> tuple[str, str, str, bytes]:
     """What the call is, as the compensator of an earlier step would name it."""
     body, request = call.request.body, call.request
-    if body is None or (isinstance(body, BytesBody) and body.data.strip() in _NOTHING):
-        digest = fingerprint(request.method, request.target.decode("latin-1"), "", b"")
-    else:
-        digest = call.fingerprint
-    return b"%b %b" % (call.tool.name.encode(), digest)
+    is_plain = body is None or (isinstance(body, BytesBody) and body.data.strip() in _NOTHING)
+    return call.tool.name, request.method, request.target.decode("latin-1"), b"" if is_plain else call.fingerprint
 
 
-def _inverse(bound: BoundRequest) -> bytes:
-    kind = next((value for name, value in bound.headers if name.lower() == "content-type"), "")
+def _inverse(bound: BoundRequest) -> tuple[str, str, str, bytes]:
     body = (bound.body or "").encode()
     if body.strip() in _NOTHING:
-        kind, body = "", b""
-    return b"%b %b" % (bound.tool.encode(), fingerprint(bound.method, bound.target, kind, body))
+        return bound.tool, bound.method, bound.target, b""
+    kind = next((value for name, value in bound.headers if name.lower() == "content-type"), "")
+    return bound.tool, bound.method, bound.target, fingerprint(bound.method, bound.target, kind, body)
 
 
 def _cap(call: Call) -> int | None:

@@ -22,10 +22,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from itertools import compress
+from typing import Any, TypeVar
 
-from gateway.storm.recording import Recording
+from gateway.storm.recording import Attempts, Calls, Recording
 from gateway.storm.scenario import Scenario
 
 __all__ = ["BINS_MS", "Figures", "measure", "percentile", "recovery_s", "spread_of"]
@@ -71,44 +72,68 @@ def measure(recording: Recording, scenario: Scenario) -> Figures:
 
 
 def _phase(recording: Recording, start: float, end: float, seconds: float) -> Figures:
-    calls = [row for row in recording.calls.rows() if start <= row[0] < end]
-    attempts = recording.attempts
-    chosen = [index for index, at in enumerate(attempts.at) if start <= at < end]
-    figures = _figures(calls, [attempts.at[index] for index in chosen], seconds)
-    repeats = [attempts.at[index] for index in chosen if attempts.number[index] > 1]
-    figures["repeats"] = _arrivals(repeats)
-    figures["max_queue"] = max((attempts.queue[index] for index in chosen), default=0)
-    tools: Figures = {}
-    for tool in sorted({row[2] for row in calls}):
-        at = [attempts.at[index] for index in chosen if attempts.tool[index] == tool]
-        tools[tool] = _figures([row for row in calls if row[2] == tool], at, seconds)
-    figures["tools"] = tools
-    figures["groups"] = _groups((row for row in calls if row[1] < start + seconds), seconds)
+    calls, attempts = recording.calls, recording.attempts
+    if start > 0 or end < math.inf:
+        calls = _chosen(calls, [start <= due < end for due in calls.due])
+        attempts = _chosen(attempts, [start <= at < end for at in attempts.at])
+    figures = _figures(calls, attempts.at, seconds)
+    figures["tools"] = _tools(calls, attempts, figures, seconds)
+    figures["repeats"] = _arrivals([at for at, number in zip(attempts.at, attempts.number, strict=True) if number > 1])
+    figures["max_queue"] = max(attempts.queue, default=0)
+    figures["groups"] = _groups(calls, start + seconds, seconds)
     return figures
 
 
-def _figures(calls: Sequence[tuple[float, float, str, str, str]], arrivals: Sequence[float], seconds: float) -> Figures:
-    outcomes = Counter(row[4].partition(":")[0] for row in calls)
-    good = sorted(row[1] - row[0] for row in calls if row[4] == "success")
-    refused = sorted(row[1] - row[0] for row in calls if row[4].startswith("refused"))
+def _tools(calls: Calls, attempts: Attempts, whole: Figures, seconds: float) -> Figures:
+    """Return the figures of each tool that was called; of the only one, those of the whole."""
+    names = sorted(set(calls.tool))
+    if len(names) == 1 and set(attempts.tool) <= set(names):
+        return {names[0]: dict(whole)}
     return {
-        "calls": len(calls),
+        name: _figures(
+            _chosen(calls, [tool == name for tool in calls.tool]),
+            [at for at, tool in zip(attempts.at, attempts.tool, strict=True) if tool == name],
+            seconds,
+        )
+        for name in names
+    }
+
+
+Table = TypeVar("Table", Calls, Attempts)
+
+
+def _chosen(table: Table, mask: Sequence[bool]) -> Table:
+    """Return the chosen rows of a table; the table itself if that is all of them."""
+    if all(mask):
+        return table
+    return type(table)(*(list(compress(getattr(table, name), mask)) for name in type(table).__slots__))
+
+
+def _figures(calls: Calls, arrivals: Sequence[float], seconds: float) -> Figures:
+    count, codes = len(calls), Counter(calls.outcome)
+    kinds: Counter[str] = Counter()
+    for code, hits in codes.items():
+        kinds[code.partition(":")[0]] += hits
+    rows = list(zip(calls.due, calls.end, calls.outcome, strict=True))
+    good = sorted([end - due for due, end, outcome in rows if outcome == "success"])
+    refused = sorted([end - due for due, end, outcome in rows if outcome[:7] == "refused"]) if kinds["refused"] else []
+    seconds_of = Counter([int(end) for _, end, outcome in rows if outcome == "success"])
+    return {
+        "calls": count,
         "attempts": len(arrivals),
-        "amplification": len(arrivals) / len(calls) if calls else 0.0,
-        "goodput_share": outcomes["success"] / len(calls) if calls else 0.0,
-        "goodput_per_s": outcomes["success"] / seconds,
-        "goodput_peak_per_s": max(
-            Counter(math.floor(row[1]) for row in calls if row[4] == "success").values(), default=0
-        ),
-        "succeeded": outcomes["success"],
-        "refused": outcomes["refused"],
-        "failed": outcomes["failed"],
-        "in_doubt": outcomes["in_doubt"],
+        "amplification": len(arrivals) / count if count else 0.0,
+        "goodput_share": kinds["success"] / count if count else 0.0,
+        "goodput_per_s": kinds["success"] / seconds,
+        "goodput_peak_per_s": max(seconds_of.values(), default=0),
+        "succeeded": kinds["success"],
+        "refused": kinds["refused"],
+        "failed": kinds["failed"],
+        "in_doubt": kinds["in_doubt"],
         "p50_ms": 1000 * percentile(good, 0.50),
         "p99_ms": 1000 * percentile(good, 0.99),
         "refusal_p99_ms": 1000 * percentile(refused, 0.99),
         "arrivals": _arrivals(arrivals),
-        "codes": dict(sorted(Counter(row[4] for row in calls).items())),
+        "codes": dict(sorted(codes.items())),
     }
 
 
@@ -117,30 +142,45 @@ def _arrivals(at: Sequence[float]) -> Figures:
     if not at:
         return {"count": 0, "span_s": 0.0, "mean_per_s": 0.0, "peak_per_s": {f"ms{bin_ms}": 0.0 for bin_ms in BINS_MS}}
     first, span_s = min(at), max(at) - min(at)
-    peaks = {}
-    for bin_ms in BINS_MS:
-        busiest = max(Counter(math.floor((when - first) * 1000 / bin_ms + 1e-9) for when in at).values())
-        peaks[f"ms{bin_ms}"] = busiest * 1000 / bin_ms
     return {
         "count": len(at),
         "span_s": span_s,
         "mean_per_s": len(at) / span_s if span_s > 0 else math.inf,
-        "peak_per_s": peaks,
+        "peak_per_s": _peaks(Counter([int((when - first) * 1000 + 1e-6) for when in at])),
     }
 
 
-def _groups(calls: Iterable[tuple[float, float, str, str, str]], seconds: float) -> Figures:
-    """Return successes a second of each kind of agent, and of its least and most served agent."""
-    served: dict[str, Counter[str]] = {}
-    for _, _, _, agent, outcome in calls:
-        kind = agent.rpartition("-")[0].replace("-", "_")
-        served.setdefault(kind, Counter())[agent] += outcome == "success"
+def _peaks(bins: dict[int, int]) -> dict[str, float]:
+    """Return the rate of the busiest bin of each width, from a count for each millisecond."""
+    peaks, width_ms = {}, BINS_MS[0]
+    for bin_ms in BINS_MS:
+        if bin_ms > width_ms:
+            bins, width_ms = _wider(bins, bin_ms // width_ms), bin_ms
+        peaks[f"ms{bin_ms}"] = max(bins.values()) * 1000 / bin_ms
+    return peaks
+
+
+def _wider(bins: dict[int, int], times: int) -> dict[int, int]:
+    wider: dict[int, int] = {}
+    for number, hits in bins.items():
+        wide = number // times
+        wider[wide] = wider.get(wide, 0) + hits
+    return wider
+
+
+def _groups(calls: Calls, until: float, seconds: float) -> Figures:
+    """Return successes a second of each kind of agent, and of its least and most served agent; calls that ended in time."""
+    calls = _chosen(calls, [end < until for end in calls.end])
+    good = Counter([agent for agent, outcome in zip(calls.agent, calls.outcome, strict=True) if outcome == "success"])
+    served: dict[str, list[int]] = {}
+    for agent in dict.fromkeys(calls.agent):
+        served.setdefault(agent.rpartition("-")[0].replace("-", "_"), []).append(good[agent])
     return {
         kind: {
             "agents": len(counts),
-            "goodput_per_s": counts.total() / seconds,
-            "least_per_s": min(counts.values()) / seconds,
-            "most_per_s": max(counts.values()) / seconds,
+            "goodput_per_s": sum(counts) / seconds,
+            "least_per_s": min(counts) / seconds,
+            "most_per_s": max(counts) / seconds,
         }
         for kind, counts in sorted(served.items())
     }
@@ -148,7 +188,10 @@ def _groups(calls: Iterable[tuple[float, float, str, str, str]], seconds: float)
 
 def recovery_s(recording: Recording, end: float, seconds: float) -> float:
     """Return how long after the trigger the storm was over, or infinity."""
-    rows = sorted((due, outcome == "success") for due, _, _, _, outcome in recording.calls.rows() if due >= end)
+    calls = recording.calls
+    rows = sorted(
+        [(due, outcome == "success") for due, outcome in zip(calls.due, calls.outcome, strict=True) if due >= end]
+    )
     due = [row[0] for row in rows]
     won = [0]
     for _, is_good in rows:
@@ -164,8 +207,11 @@ def recovery_s(recording: Recording, end: float, seconds: float) -> float:
 
 def _retained(recording: Recording, start: float, end: float, seconds: float) -> float:
     def rate(since: float, until: float) -> float:
-        hits = sum(since <= row[0] < until and row[4] == "success" for row in recording.calls.rows())
+        hits = sum(since <= due < until for due in good)
         return hits / (until - since) if until > since else 0.0
+
+    calls = recording.calls
+    good = [due for due, outcome in zip(calls.due, calls.outcome, strict=True) if outcome == "success"]
 
     settled = min(end + SETTLED_AFTER_S, (end + seconds) / 2)
     before = rate(0.0, start)

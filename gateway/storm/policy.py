@@ -6,6 +6,7 @@ import dataclasses
 import tempfile
 from collections.abc import Mapping
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -67,8 +68,9 @@ def _take_out(policy: PolicySettings, tool: dict[str, Any], domain: Mapping[str,
         tool["retry"] = {**domain.get("retry", {}), **tool.get("retry", {}), **_WITHOUT["budget"]["retry"]}
 
 
+@lru_cache(maxsize=32)
 def catalog_of(manifest: str) -> Catalog:
-    """Return the catalog of a manifest given as text.
+    """Return the catalog of a manifest given as text; the same for the same text, since many seeds share one.
 
     Raises:
         ConfigError: something is wrong with it.

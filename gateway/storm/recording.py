@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 __all__ = ["Attempts", "Calls", "Kills", "Moves", "Recording"]
+
+# Lines that are packed together: large enough to cost nothing, small enough to need no memory.
+_AT_ONCE = 4096
 
 
 @dataclass(slots=True)
@@ -128,9 +132,10 @@ class Recording:
         with path.open("wb") as raw, gzip.GzipFile("", "wb", 5, raw, mtime=0) as file:
             for kind in ("calls", "attempts", "moves", "kills"):
                 columns = _columns(getattr(self, kind))
-                for row in zip(*columns.values(), strict=True):
-                    line = {"kind": kind[:-1], **dict(zip(columns, map(_short, row), strict=True))}
-                    file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+                form = ",".join([f'{{"kind":"{kind[:-1]}"', *(f'"{name}":%s' for name in columns)]) + "}\n"
+                rows = zip(*map(_texts, columns.values()), strict=True)
+                while some := list(islice(rows, _AT_ONCE)):
+                    file.write("".join([form % row for row in some]).encode())
             file.write(json.dumps({"kind": "end", "skipped": self.skipped, "toll": self.toll}).encode() + b"\n")
 
     @classmethod
@@ -152,5 +157,8 @@ def _columns(table: object) -> dict[str, list[Any]]:
     return {name: getattr(table, name) for name in type(table).__slots__}  # type: ignore[attr-defined]
 
 
-def _short(value: object) -> object:
-    return round(value, 7) if isinstance(value, float) else value
+def _texts(column: Sequence[Any]) -> Iterator[str]:
+    """Yield a column's values as JSON: numbers to a tenth of a microsecond, names as often as they come but made once."""
+    if column and isinstance(column[0], str):
+        return map({name: json.dumps(name) for name in set(column)}.__getitem__, column)
+    return (repr(round(value, 7)) for value in column)

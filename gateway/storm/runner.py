@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -30,12 +31,46 @@ from gateway.storm.recording import Recording
 from gateway.storm.scenario import OURS, PolicySettings, Scenario
 from gateway.storm.virtual import simulate
 
-__all__ = ["Engine", "Run", "run_storm"]
+__all__ = ["Engine", "Pace", "Run", "run_storm"]
 
 Engine = Callable[[Scenario, PolicySettings, int, Callable[[float], None]], Recording]
 """Runs one storm under one policy."""
 
 FORMAT = 1
+
+
+@dataclass(slots=True)
+class Pace:
+    """How fast the engine was: what it simulated of all policies and seeds, and what that took.
+
+    Attributes:
+        calls: calls of agents, each repeat of an agent that insists among them.
+        requests: requests that reached a tool.
+        cpu_s: processor time of the engine alone, over all processes; nothing is measured or written in it.
+        seconds: from the first storm to the last figure.
+        jobs: processes at the same time.
+    """
+
+    calls: int = 0
+    requests: int = 0
+    cpu_s: float = 0.0
+    seconds: float = 0.0
+    jobs: int = 1
+
+    def add(self, other: Pace) -> None:
+        """Take a storm in."""
+        self.calls += other.calls
+        self.requests += other.requests
+        self.cpu_s += other.cpu_s
+
+    def __str__(self) -> str:
+        rate = self.calls / max(self.cpu_s, 1e-9)
+        both = (self.calls + self.requests) / max(self.cpu_s, 1e-9)
+        return (
+            f"{self.calls:,} calls and {self.requests:,} requests in {self.cpu_s:.2f} s of a core: "
+            f"{rate:,.0f} calls a second, {both:,.0f} with their requests; measured and written after "
+            f"{self.seconds:.2f} s with {self.jobs} process{'es' if self.jobs > 1 else ''}."
+        )
 
 
 @dataclass(slots=True)
@@ -50,6 +85,7 @@ class Run:
     verdicts: list[Verdict] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
+    pace: Pace = field(default_factory=lambda: Pace())
 
     @property
     def is_good(self) -> bool:
@@ -67,6 +103,7 @@ class Run:
             "machine": machine(),
             "figures": _finite(self.figures),
             "by_seed": _finite(self.by_seed),
+            "pace": _finite(asdict(self.pace)),
             "verdicts": _finite([asdict(verdict) for verdict in self.verdicts]),
             "problems": self.problems,
             "skipped": self.skipped,
@@ -89,7 +126,7 @@ def run_storm(
     engine: Engine = simulate,
     engine_name: str = "virtual",
     seeds: Sequence[int] = (1,),
-    policies: Sequence[str] = (),
+    policies: Sequence[str] | None = None,
     claims: Sequence[str] | None = None,
     out: Path | None = None,
     progress: Callable[[str, float], None] = lambda what, share: None,
@@ -103,7 +140,7 @@ def run_storm(
         engine: runs one storm under one policy.
         engine_name: what the engine is called in the report.
         seeds: one storm of each policy for each of them.
-        policies: only these, and the manifest itself; all by default.
+        policies: only these, and the manifest itself; all of the scenario's by default.
         claims: instead of the scenario's own.
         out: folder for recordings and `run.json`; nothing is written without one.
         progress: told what is running and how much of it is done, 0 to 1.
@@ -112,7 +149,7 @@ def run_storm(
             the same with any number.
     """
     run = Run(scenario, engine_name, tuple(seeds))
-    wanted = {name: policy for name, policy in scenario.policies.items() if not policies or name in policies}
+    wanted = {name: policy for name, policy in scenario.policies.items() if policies is None or name in policies}
     storms: list[_One] = []
     for name, policy in {OURS: PolicySettings(about="the manifest as written"), **wanted}.items():
         reason = can_run(policy)
@@ -122,8 +159,11 @@ def run_storm(
         storms += (_One(engine, scenario, name, policy, seed, out) for seed in seeds)
     if out is not None:
         (out / "events").mkdir(parents=True, exist_ok=True)
-    for one, figures in zip(storms, _all(storms, jobs, progress), strict=True):
+    began, run.pace.jobs = time.perf_counter(), max(1, min(jobs, len(storms)))
+    for one, (figures, pace) in zip(storms, _all(storms, jobs, progress), strict=True):
         run.by_seed.setdefault(one.name, []).append(figures)
+        run.pace.add(pace)
+    run.pace.seconds = time.perf_counter() - began
     run.figures = {name: _medians(found) for name, found in run.by_seed.items()}
     ours = scenario.holds if engine_name == "virtual" else scenario.holds_live
     _hold(run, ours if claims is None else claims)
@@ -144,25 +184,32 @@ class _One:
     seed: int
     out: Path | None
 
-    def run(self, progress: Callable[[float], None] = lambda share: None) -> Figures:
-        """Let it happen, keep its recording if there is a folder, and return its figures."""
+    def run(self, progress: Callable[[float], None] = lambda share: None) -> tuple[Figures, Pace]:
+        """Let it happen, keep its recording if there is a folder, and return its figures and how fast it went."""
+        before_s = time.process_time()
         recording = self.engine(self.scenario, self.policy, self.seed, progress)
+        pace = Pace(len(recording.calls), len(recording.attempts), time.process_time() - before_s)
         if self.out is not None:
             recording.save(self.out / "events" / f"{self.name}-{self.seed}.jsonl.gz")
-        return measure(recording, self.scenario)
+        return measure(recording, self.scenario), pace
 
 
-def _all(storms: Sequence[_One], jobs: int, progress: Callable[[str, float], None]) -> Iterator[Figures]:
-    """Yield each storm's figures, in their order."""
+def _all(storms: Sequence[_One], jobs: int, progress: Callable[[str, float], None]) -> Iterator[tuple[Figures, Pace]]:
+    """Yield each storm's figures and pace, in their order."""
     if jobs <= 1 or len(storms) <= 1:
         for one in storms:
             yield one.run(partial(progress, f"{one.name}, seed {one.seed}"))
         return
     # Processes that start afresh: a fork would take over whatever threads and locks the caller has.
     with ProcessPoolExecutor(min(jobs, len(storms)), multiprocessing.get_context("spawn")) as pool:
-        for done, figures in enumerate(pool.map(_One.run, storms), 1):
+        for done, found in enumerate(pool.map(_One.run, storms, chunksize=_chunk(len(storms), jobs)), 1):
             progress(f"{done} of {len(storms)} storms", done / len(storms))
-            yield figures
+            yield found
+
+
+def _chunk(storms: int, jobs: int) -> int:
+    """Return how many storms a process takes at a time: few, so that all end together; not one by one of very many."""
+    return max(1, storms // (8 * jobs))
 
 
 def _hold(run: Run, claims: Sequence[str]) -> None:

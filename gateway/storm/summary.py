@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["headline", "summary"]
+from gateway.storm.runner import Pace
+
+__all__ = ["headline", "pace", "summary"]
 
 _Row = tuple[str, tuple[str, ...], str]
 _ALWAYS: tuple[_Row, ...] = (
@@ -71,6 +73,7 @@ def summary(document: Mapping[str, Any]) -> str:
         f"{machine['cores']} cores."
         + (" Medians, with lowest and highest over the seeds where they differ." if len(seeds) > 1 else ""),
         _table(*headline(document)),
+        pace(document),
     ]
     if "arrivals" in scenario["plots"]:
         heads = ["second attempts", *(head for head, _, _ in _HERD)]
@@ -85,6 +88,11 @@ def summary(document: Mapping[str, Any]) -> str:
     parts += [tools] if tools else []
     parts += [_policies(document), _verdicts(document)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def pace(document: Mapping[str, Any]) -> str:
+    """Return how fast virtual storms went; live ones take the time that they last."""
+    return f"Simulated: {Pace(**document['pace'])}" if document["engine"] == "virtual" and "pace" in document else ""
 
 
 def _tools(document: Mapping[str, Any]) -> str:

@@ -88,6 +88,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     Attributes:
         now: virtual seconds.
         timers: what is due when, in the order in which it was asked for.
+        soon: what happens before time goes on.
         spawned: coroutines of `spawn` that have not ended.
         is_driven: whether a coroutine of `spawn` is running just now.
     """
@@ -99,34 +100,29 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.order = itertools.count()
         self.spawned = 0
         self.is_driven = False
-        self._soon: deque[Ready] = deque()
+        self.soon: deque[Ready] = deque()
         self._failure: BaseException | None = None
 
     def spawn(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine from now on. What it raises ends `run`."""
         self.spawned += 1
-        self._soon.append(_Driver(self, coroutine))
+        self.soon.append(_Driver(self, coroutine))
 
-    def run_until(self, is_over: Callable[[], bool]) -> None:
-        """Let things happen until `is_over`.
+    def wake(self, when: float, callback: Ready) -> None:
+        """Call it at a virtual second that is not over: what costs a storm least."""
+        heappush(self.timers, (when, next(self.order), callback))
 
-        Raises:
-            RuntimeError: everybody waits and no timer is left.
-        """
-        ready, timers = self._soon, self.timers
-        while not is_over():
-            if not timers and not ready:
-                raise RuntimeError(f"everybody waits for somebody else at {self.now:.3f} s of virtual time")
-            if timers and not ready:
-                when, _, callback = heappop(timers)
-                if type(callback) is _Handle and callback.is_cancelled:
-                    continue
-                self.now = max(self.now, when)
-                callback()
-            while ready:
-                ready.popleft()()
+    def run_out(self) -> None:
+        """Let things happen until nothing is left to happen. Raises the first failure that nobody took."""
+        soon, timers = self.soon, self.timers
+        while soon or timers:
+            while soon:
+                soon.popleft()()
             if self._failure is not None:
                 raise self._failure
+            if timers:
+                self.now, _, callback = heappop(timers)
+                callback()
 
     # --- what asyncio's futures and tasks ask of a loop
 
@@ -139,7 +135,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Handle:
         """Call it before time goes on. Contexts are not kept apart: nothing in a storm has one."""
         handle = _Handle(callback, args)
-        self._soon.append(handle)
+        self.soon.append(handle)
         return handle
 
     def call_later(
@@ -153,12 +149,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
     ) -> asyncio.TimerHandle:
         """Call it at a virtual second."""
         handle = _Handle(callback, args)
-        ready: Ready = handle
-        heappush(self.timers, (when, next(self.order), ready))
+        self.wake(max(when, self.now), handle)
         return handle
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Keep the first failure that nobody took, for `run_until` to raise: a storm is not half right."""
+        """Keep the first failure that nobody took, for `run_out` to raise: a storm is not half right."""
         found = context.get("exception") or RuntimeError(str(context.get("message")))
         self._failure = self._failure or found
 
@@ -214,11 +209,11 @@ def run(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
     before = asyncio._get_running_loop()
     asyncio._set_running_loop(loop)
     try:
-        task = loop.create_task(main(loop))
-        loop.run_until(task.done)
-        loop.run_until(lambda: loop.spawned == 0)
-        found: T = task.result()
-        return found
+        task: asyncio.Task[T] = loop.create_task(main(loop))
+        loop.run_out()
+        if loop.spawned or not task.done():
+            raise RuntimeError(f"everybody waits for somebody else at {loop.now:.3f} s of virtual time")
+        return task.result()
     finally:
         asyncio._set_running_loop(before)
         loop.close()

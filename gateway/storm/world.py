@@ -17,12 +17,21 @@ from collections.abc import Sequence
 from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
 from gateway.core.message import BytesBody, Headers, Reply
-from gateway.egress import Timings
 from gateway.storm.scenario import FaultSettings, Scenario, WorldSettings
 
-__all__ = ["VirtualTool", "World"]
+__all__ = ["STANDING", "VirtualTool", "World"]
 
-_BODY = b"{}"
+
+def _reply(status: int, headers: Headers = ()) -> Reply:
+    return Reply(status, b"", headers, BytesBody(b"{}"))
+
+
+_OK, _ERROR = _reply(200), _reply(500)
+_DOWN = Broken(Fault.CONNECT, Dispatched.NO, "nobody listens there")
+_LATE = Broken(Fault.TIMEOUT, Dispatched.YES, "it did not answer in time")
+_RESET = Broken(Fault.RESET, Dispatched.YES, "it broke off")
+STANDING = (_OK, _ERROR, _DOWN, _LATE, _RESET)
+"""Answers and breaks that are always the same: what they mean need be found out only once."""
 
 
 class VirtualTool:
@@ -37,6 +46,12 @@ class VirtualTool:
         self._starts: deque[float] = deque()
         self._tokens = settings.limit or 0.0
         self._refilled = 0.0
+        self._is_limited = settings.limit is not None
+
+    @property
+    def is_smeared(self) -> bool:
+        """Whether calls are on their way for a while."""
+        return self._settings.smear > 0
 
     def smear_s(self) -> float:
         """Return how long a call is on its way."""
@@ -70,17 +85,41 @@ class VirtualTool:
     def work(self, now: float) -> float:
         """Take a call into the queue; return when its answer is there. It is slow if the work begins in a slow time."""
         settings = self._settings
-        start = max(now, heapq.heappop(self._free))
+        free = self._free[0]
+        start = free if free > now else now
         factor = 1.0
         for fault in self._slow:
             if fault.start <= start < fault.end:
                 factor = max(factor, fault.factor)
         spread = 1 + settings.spread * (2 * self._source.random() - 1) if settings.spread else 1.0
         end = start + settings.service * factor * spread
-        heapq.heappush(self._free, end)
+        heapq.heapreplace(self._free, end)
         if start > now:
             self._starts.append(start)
         return end
+
+    def answer(self, now: float, patience_s: float) -> tuple[float, Reply | Broken]:
+        """Return how long a request that arrives now takes, and the answer or how the exchange breaks.
+
+        What breaks in the same way each time is the same object each time: one of `STANDING`.
+        """
+        kind = ""
+        if self._faults:
+            fault = self.fault(now)
+            kind = "" if fault is None else fault.kind
+        if kind == "down":
+            return 0.0005, _DOWN
+        if kind == "hang":
+            return patience_s, _LATE
+        asked_s = self.throttled_s(now) if self._is_limited else None
+        if asked_s is not None:
+            return 0.001, _reply(429, ((b"retry-after-ms", b"%d" % max(1, math.ceil(asked_s * 1000))),))
+        takes_s = self.work(now) - now
+        if takes_s > patience_s:
+            return patience_s, _LATE
+        if kind == "reset":
+            return takes_s, _RESET
+        return takes_s, _ERROR if kind == "error" else _OK
 
 
 class World:
@@ -100,30 +139,3 @@ class World:
             settings = self._scenario.world.get(name, WorldSettings())
             known = self._tools[name] = VirtualTool(settings, faults, source)
         return known
-
-    def answer(self, world: VirtualTool, now: float, timings: Timings) -> tuple[float, Reply | Broken]:
-        """Return how long a request that arrives now takes, and the tool's answer or how the exchange breaks."""
-        patience_s = min(timings.first_byte_s, timings.total_s)
-        fault = world.fault(now)
-        kind = fault.kind if fault is not None else ""
-        if kind == "down":
-            return 0.0005, Broken(Fault.CONNECT, Dispatched.NO, "nobody listens there")
-        if kind == "hang":
-            return patience_s, _late(patience_s)
-        asked_s = world.throttled_s(now)
-        if asked_s is not None:
-            return 0.001, _reply(429, ((b"retry-after-ms", b"%d" % max(1, math.ceil(asked_s * 1000))),))
-        end = world.work(now)
-        if end - now > patience_s:
-            return patience_s, _late(patience_s)
-        if kind == "reset":
-            return end - now, Broken(Fault.RESET, Dispatched.YES, "it broke off")
-        return end - now, _reply(500 if kind == "error" else 200)
-
-
-def _late(patience_s: float) -> Broken:
-    return Broken(Fault.TIMEOUT, Dispatched.YES, f"it did not answer in {patience_s:g} s")
-
-
-def _reply(status: int, headers: Headers = ()) -> Reply:
-    return Reply(status, b"", headers, BytesBody(_BODY))

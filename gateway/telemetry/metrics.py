@@ -18,7 +18,7 @@ from itertools import accumulate
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.utils import floatToGoString
 
@@ -33,12 +33,13 @@ MAX_WORDS = 64  # causes and places, which our own code names
 BREAKER_STATES = ("closed", "open", "half_open")
 CALL_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 ENTROPY_BITS = (0.25, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6)
+CONTAINMENT_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1, 5, 10)
 COMMIT_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One row of the catalogue. `kind` `scraped` is a gauge that is asked for at scrape time."""
+    """One row of the catalogue. `kind` `scraped` is a gauge, `scraped_total` a counter that is asked for at scrape time."""
 
     name: str
     kind: str
@@ -77,6 +78,14 @@ CATALOGUE = (
            "Calls with which a run would have gone on in circles, by what was seen and what was done about it."),
     Metric("gateway_action_entropy", "histogram", (),
            "Entropy of the recent actions of runs: near zero where a run does one thing over and over.", ENTROPY_BITS),
+    Metric("gateway_rules_total", "scraped_total", ("rule", "effect", "is_shadow"),
+           "Calls that a rule decided about, or would have (in shadow), over restarts; names in brackets are not rules."),
+    Metric("gateway_quarantines_total", "counter", ("trigger",), "Runs and agents that were quarantined, by what found it."),
+    Metric("gateway_quarantines_in_force", "scraped", (), "Quarantines that nobody has lifted."),
+    Metric("gateway_quarantine_stage_seconds", "histogram", ("stage",),
+           "Time from the trigger of a quarantine until one of its four stages was done.", CONTAINMENT_SECONDS),
+    Metric("gateway_severed_total", "counter", (), "Calls, streams and tunnels that a quarantine has cut."),
+    Metric("gateway_artifact_edges", "scraped", (), "Reads and writes of artifacts that taint is followed along."),
     Metric("gateway_background_failures_total", "counter", ("where",), "Errors outside any call."),
     Metric("gateway_build_info", "gauge", ("version", "python"), "Always 1; the labels name the build."),
 )  # fmt: skip
@@ -100,6 +109,9 @@ class Statistics:
     journal_queue: int | None = None
     journal_oldest_queued_s: float | None = None
     journal_is_healthy: bool | None = None
+    rules: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
+    quarantines_in_force: int | None = None
+    artifact_edges: int | None = None
 
 
 class Names(dict[str, str]):
@@ -206,7 +218,7 @@ class Metrics:
         self.places = Names(limit=MAX_WORDS)
         reaper = _Reaper()
         self.registry.register(reaper)
-        self._made = {row.name: _make(row, self.registry) for row in CATALOGUE if row.kind != "scraped"}
+        self._made = {row.name: _make(row, self.registry) for row in CATALOGUE if not row.kind.startswith("scraped")}
         self.calls = Tally(self._made["gateway_calls_total"])
         self.call_seconds: Spread = self._made["gateway_call_duration_seconds"]
         self.attempts = Tally(self._made["gateway_attempts_total"])
@@ -220,6 +232,9 @@ class Metrics:
         self.stale_leases: Any = self._made["gateway_leases_over_total"]
         self.trajectories = self._children("gateway_trajectories_total")
         self.loops = self._children("gateway_loops_total")
+        self.quarantines = self._children("gateway_quarantines_total")
+        self.quarantine_stages: Spread = self._made["gateway_quarantine_stage_seconds"]
+        self.severed: Any = self._made["gateway_severed_total"]
         self.entropy: Any = self._made["gateway_action_entropy"]
         self.background_failures = self._children("gateway_background_failures_total")
         reaper.tallies += (self.calls, self.attempts, self.steps)
@@ -276,10 +291,10 @@ class _Scraped:
     def __init__(self, statistics: Callable[[], Statistics]) -> None:
         self._statistics = statistics
 
-    def describe(self) -> Iterator[GaugeMetricFamily]:
+    def describe(self) -> Iterator[Family]:
         yield from _families().values()
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Family]:
         now = self._statistics()
         families = _families()
         for domain, use in now.domains.items():
@@ -292,22 +307,36 @@ class _Scraped:
             ("gateway_journal_queue", now.journal_queue),
             ("gateway_journal_oldest_queued_seconds", now.journal_oldest_queued_s),
             ("gateway_journal_healthy", now.journal_is_healthy),
+            ("gateway_quarantines_in_force", now.quarantines_in_force),
+            ("gateway_artifact_edges", now.artifact_edges),
         ):
             if value is not None:
                 families[name].add_metric((), float(value))
+        for labels, count in now.rules.items():
+            families["gateway_rules_total"].add_metric(labels, count)
         yield from (family for family in families.values() if family.samples)
 
 
-def _families() -> dict[str, GaugeMetricFamily]:
+Family = GaugeMetricFamily | CounterMetricFamily
+
+_FAMILIES: Mapping[str, type[Family]] = {"scraped": GaugeMetricFamily, "scraped_total": CounterMetricFamily}
+
+
+def _families() -> dict[str, Family]:
     return {
-        row.name: GaugeMetricFamily(row.name, row.help, labels=row.labels) for row in CATALOGUE if row.kind == "scraped"
+        row.name: _FAMILIES[row.kind](row.name, row.help, labels=row.labels)
+        for row in CATALOGUE
+        if row.kind in _FAMILIES
     }
+
+
+_KINDS = {"scraped": "gauge", "scraped_total": "counter"}
 
 
 def metrics_page() -> str:
     """Return `docs/metrics.md`."""
     rows = "\n".join(
-        f"| `{row.name}` | {'gauge' if row.kind == 'scraped' else row.kind} "
+        f"| `{row.name}` | {_KINDS.get(row.kind, row.kind)} "
         f"| {', '.join(f'`{label}`' for label in row.labels) or '–'} | {row.help} |"
         for row in CATALOGUE
     )

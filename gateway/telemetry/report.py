@@ -342,6 +342,17 @@ class Telemetry:
             call.trace.span.set_attribute("seawall.action_entropy_bits", bits)
 
     @_never_raises
+    def quarantined(self, trigger: str, severed: int) -> None:
+        """A run or an agent was quarantined, and so many of its calls, streams and tunnels were cut."""
+        self.metrics.quarantines[(trigger,)].inc()
+        self.metrics.severed.inc(severed)
+
+    @_never_raises
+    def quarantine_stage_done(self, stage: str, seconds: float) -> None:
+        """One of the four stages of a quarantine is done, so long after its trigger."""
+        self.metrics.quarantine_stages.observe(stage, seconds)
+
+    @_never_raises
     def leases_over(self, trajectory: str, problems: Iterable[str]) -> None:
         """What steps of a run gave is good for nothing any more, and its pivot will be refused for that."""
         self.metrics.stale_leases.inc()

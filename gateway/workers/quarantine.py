@@ -18,7 +18,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gateway.clock import Clock
+from gateway.clock import Clock, settled
 from gateway.core.call import Call
 from gateway.core.containment import (
     Measure,
@@ -35,6 +35,7 @@ from gateway.core.containment import (
 from gateway.core.outcome import Refusal
 from gateway.core.records import TrajectoryFrozen
 from gateway.core.saga import QUARANTINED
+from gateway.journal import JournalUnavailable
 from gateway.journal.containment import ContainmentLog
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.stages.flights import Flights
@@ -43,6 +44,9 @@ from gateway.telemetry import Telemetry
 __all__ = ["Contained", "Quarantiner", "Subject"]
 
 _log = logging.getLogger("gateway")
+
+PATIENCE_S = 5.0
+"""How long whoever lifts or clears something waits for the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,7 @@ class Quarantiner:
         revoked = sum(one(subject) for one in self.revoke_here)
         cut = self._sever(subject)
         self._measured(Measure.SEVER, subject, began, f"{cut} cut")
+        self._telemetry.quarantined(trigger.value, cut)
         if self.revoke_outside and revoked:
             waiting += self._start(Measure.REVOKE, self.revoke_outside, subject, began)
         else:
@@ -167,8 +172,7 @@ class Quarantiner:
     def _run_of(self, call: Call) -> Run | None:
         if call.trajectory:
             return self._trajectories.get(call.trajectory)
-        runs = self._trajectories.implicit(call.agent)
-        return runs[-1] if runs else None
+        return self._trajectories.latest(call.agent)
 
     def _sever(self, subject: Subject) -> int:
         """Freeze the runs first, so that whatever is cut meets a closed door, then cut."""
@@ -202,7 +206,7 @@ class Quarantiner:
         frozen = TrajectoryFrozen(
             incident=QUARANTINED, detail=f"{told.reason.rstrip('.')} ({told.quarantine}).", by=told.by
         )
-        # An append that fails makes the run lost, and a lost run is frozen again when it is read.
+        # An append that fails makes the run lost, and a lost run is frozen again when it is read (`enforce_on`).
         self._trajectories.record(run, [frozen]).add_done_callback(_retrieved)
 
     def _tainted(self, quarantine: str) -> str:
@@ -231,7 +235,9 @@ class Quarantiner:
     def _measured(
         self, measure: Measure, subject: Subject, began: float, detail: str, problem: str | None = None
     ) -> None:
-        us = round((self._clock.now() - began) * 1_000_000)
+        seconds = self._clock.now() - began
+        us = round(seconds * 1_000_000)
+        self._telemetry.quarantine_stage_done(measure.value, seconds)
         self._log.record([
             QuarantineMeasured(
                 quarantine=subject.quarantine, measure=measure.value, us=us, detail=detail, problem=problem
@@ -242,25 +248,34 @@ class Quarantiner:
 
     async def lift(self, quarantine: str, by: str, reason: str) -> Refusal | None:
         """End a quarantine: its marks are taken back, its process goes on. Its run stays frozen until somebody releases or
-        closes it. Lifting twice changes nothing."""
+        closes it. Lifting twice changes nothing.
+
+        Raises:
+            JournalUnavailable: it is lifted, and that is not on disk yet.
+        """
         records = lift(self._log.state, quarantine, by, reason[:2000])
         if isinstance(records, Refusal):
             return records
         if records:
             subject = self._subject(self._log.state.quarantines[quarantine].told)
-            await self._log.record(records)
+            written = self._log.record(records)
             for name, part in self.resume().items():
                 _, problem = await _told(name, part, subject)
                 if problem is not None:
                     self._telemetry.background_failed(f"lifting {quarantine}", RuntimeError(problem))
+            await _durable(written)
         return None
 
     async def clear(self, artifact: str, by: str, reason: str) -> Refusal | None:
-        """Clear an artifact. Who may say so is for the caller to know. Clearing twice changes nothing."""
+        """Clear an artifact. Who may say so is for the caller to know. Clearing twice changes nothing.
+
+        Raises:
+            JournalUnavailable: it is cleared, and that is not on disk yet.
+        """
         records = clear(self._log.state, artifact, by, reason[:2000])
         if isinstance(records, Refusal):
             return records
-        await self._log.record(records)
+        await _durable(self._log.record(records))
         return None
 
     def enforce(self) -> None:
@@ -269,6 +284,12 @@ class Quarantiner:
             if quarantine.is_in_force:
                 for run in self._runs(quarantine.told):
                     self._freeze(run, quarantine.told)
+
+    def enforce_on(self, run: Run) -> None:
+        """Freeze a run that was just read, if it is quarantined: the write that was to freeze it may have failed."""
+        name = self._log.state.holds(run.state.id, run.state.agent)
+        if name is not None:
+            self._freeze(run, self._log.state.quarantines[name].told)
 
     def is_quarantined(self, run: str, agent: str) -> str | None:
         """Return the quarantine that a run or its agent is under, or None."""
@@ -313,6 +334,7 @@ class Quarantiner:
         return {
             "quarantined_runs": len(state.runs),
             "quarantined_agents": len(state.agents),
+            "in_force": sum(one.is_in_force for one in state.quarantines.values()),
             "artifacts": len(state.lineage.artifacts),
             "artifact_edges": len(state.lineage),
         }
@@ -330,6 +352,13 @@ async def _told(name: str, part: Outside, subject: Subject) -> tuple[str, str | 
         return f"{name}: {await part(subject)}", None
     except Exception as error:
         return "", f"{name}: {error}"
+
+
+async def _durable(written: asyncio.Future[None]) -> None:
+    if not await settled(written, PATIENCE_S):
+        raise JournalUnavailable(
+            f"it holds, but the disk has not taken the record of it for {PATIENCE_S:g} s; it is written once that works"
+        )
 
 
 async def _all(waiting: list[asyncio.Future[None]]) -> None:

@@ -88,7 +88,7 @@ async def _behind(
 @click.command()
 @click.option("--runs", default=1000, show_default=True, help="Runs of nine turns under each configuration.")
 @click.option("--seed", default=1, show_default=True, help="Which faults fall where.")
-@click.option("--lanes", default=4, show_default=True, help="Gateways, and runs at the same time.")
+@click.option("--lanes", default=8, show_default=True, help="Gateways, and runs at the same time.")
 @click.option("--only", type=click.Choice(list(SEED_000)), multiple=True, help="Only this configuration.")
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for scoreboard.json and scoreboard.md.")
 def main(runs: int, seed: int, lanes: int, only: tuple[str, ...], out: str | None) -> None:

@@ -135,13 +135,13 @@ def _write(log: Path, record: object) -> None:
 
 
 class Gateways:
-    """One gateway for each lane, started by the fork server, killed by `strike` and started again at once."""
+    """One gateway for each lane, forked by the lane's own server, killed by `strike` and started again at once."""
 
     def __init__(self, folder: Path, world: World, *, backend: str) -> None:
         self._folder, self._world, self._backend = folder, world, backend
-        self._urls: dict[int, str] = {}
+        self._servers: dict[int, asyncio.subprocess.Process] = {}
+        self._listening: dict[int, asyncio.Future[str]] = {}
         self._pids: dict[int, int] = {}
-        self._lock = asyncio.Lock()
         self.runs: dict[int, tuple[int, Run]] = {}
         self.kills = 0
 
@@ -149,10 +149,6 @@ class Gateways:
         manifest = self._folder / "manifest.yaml"
         manifest.write_text(_MANIFEST.read_text().replace("PORT", str(self._world.port)))
         self._log = (self._folder / "gateways.log").open("ab")
-        self._server = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "loadtests.scoreboard.forkserver",
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=self._log, cwd=ROOT,
-        )  # fmt: skip
         self._world.strike = self.strike
         return self
 
@@ -160,30 +156,36 @@ class Gateways:
         self._world.strike = None
         for pid in self._pids.values():
             _kill(pid)
-        assert self._server.stdin is not None
-        self._server.stdin.close()
-        await self._server.wait()
+        for server in self._servers.values():
+            assert server.stdin is not None
+            server.stdin.close()
+            await server.wait()
         self._log.close()
 
     async def start(self, lane: int) -> None:
         """Start a lane's gateway on its own folder and wait until it listens."""
-        folder = self._folder / f"lane-{lane}"
+        if lane not in self._listening or self._listening[lane].done():
+            self._listening[lane] = asyncio.get_running_loop().create_future()
+        if lane not in self._servers:
+            self._servers[lane] = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "loadtests.scoreboard.forkserver",
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=self._log, cwd=ROOT,
+            )  # fmt: skip
+        server = self._servers[lane]
         arguments = [
-            "--manifest", str(self._folder / "manifest.yaml"), "--data", str(folder), "--listen", "127.0.0.1:0",
-            "--control", "127.0.0.1:0", "--watch", "false", "--journal-backend", self._backend,
-            "--telemetry-log-level", "error",
+            "--manifest", str(self._folder / "manifest.yaml"), "--data", str(self._folder / f"lane-{lane}"),
+            "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--watch", "false",
+            "--journal-backend", self._backend, "--telemetry-log-level", "error",
         ]  # fmt: skip
-        async with self._lock:
-            assert self._server.stdin is not None
-            assert self._server.stdout is not None
-            self._server.stdin.write(json.dumps(arguments).encode() + b"\n")
-            await self._server.stdin.drain()
-            self._pids[lane] = json.loads(await self._line())["pid"]
-            self._urls[lane] = json.loads(await self._line())["listen"]
+        assert server.stdin is not None
+        server.stdin.write(json.dumps(arguments).encode() + b"\n")
+        await server.stdin.drain()
+        self._pids[lane] = json.loads(await self._line(server))["pid"]
+        self._listening[lane].set_result(json.loads(await self._line(server))["listen"])
 
-    async def _line(self) -> bytes:
-        assert self._server.stdout is not None
-        line = await asyncio.wait_for(self._server.stdout.readline(), 30.0)
+    async def _line(self, server: asyncio.subprocess.Process) -> bytes:
+        assert server.stdout is not None
+        line = await asyncio.wait_for(server.stdout.readline(), 30.0)
         if not line:
             raise RuntimeError(f"the gateways ended; see {self._folder / 'gateways.log'}")
         return line
@@ -197,7 +199,7 @@ class Gateways:
     async def strike_lane(self, lane: int) -> None:
         """Kill a lane's gateway, and start it again on what it left on disk."""
         self.kills += 1
-        self._urls.pop(lane, None)
+        self._listening[lane] = asyncio.get_running_loop().create_future()
         pid = self._pids[lane]
         while _kill(pid):
             # Until it is gone: the folder is locked as long as the kernel still takes the process apart.
@@ -207,9 +209,7 @@ class Gateways:
 
     async def url(self, lane: int) -> str:
         """Return where a lane's gateway listens, once it does."""
-        while lane not in self._urls:
-            await asyncio.sleep(0.005)
-        return self._urls[lane]
+        return await asyncio.shield(self._listening[lane])
 
 
 def _kill(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""Gateways that can be killed hundreds of times: everything is imported once, then each start is a fork.
+"""Gateways that can be killed hundreds of times: what a start needs is imported and built once, then each start is a fork.
 
 A line of JSON on standard input, the arguments of `seawall serve`, starts one; its process id comes back, then the gateway's
 own line with its addresses. Each is a process of its own with a journal of its own; SIGKILL is SIGKILL.
@@ -6,6 +6,8 @@ own line with its addresses. Each is a process of its own with a journal of its 
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
 import signal
@@ -16,11 +18,7 @@ __all__ = ["main"]
 
 def main() -> None:
     """Start gateways until standard input ends; those that still run then are killed."""
-    import gateway.app
-    import gateway.commands.serve
-    import gateway.config.server
-    import gateway.telemetry.export  # noqa: F401
-
+    _warm_up()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     children = []
     # Not iterating over the file: it would read ahead, and a fork would inherit what it read.
@@ -35,6 +33,22 @@ def main() -> None:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
+
+
+def _warm_up() -> None:
+    """Import and build what every gateway would import and build anew, and keep it out of each one's first collection."""
+    import uvloop  # noqa: F401
+
+    import gateway.app
+    import gateway.commands.serve
+    import gateway.telemetry.export  # noqa: F401
+    from gateway.config.errors import ConfigError
+    from gateway.config.server import load_server
+
+    with contextlib.suppress(ConfigError):
+        load_server(None, options={})
+    gc.collect()
+    gc.freeze()
 
 
 def _serve(arguments: list[str]) -> None:

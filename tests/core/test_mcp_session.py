@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.core.mcp_session import Client, sealed, unsealed
+from gateway.core.mcp_session import Client, sealed, sealed_places, unsealed, unsealed_places
 
 KEY = b"k" * 32
 CLIENT = Client(
@@ -43,3 +43,13 @@ def test_nobody_makes_one_up(text: str) -> None:
     for place in range(0, len(genuine), 7):
         other = "A" if genuine[place] != "A" else "B"
         assert unsealed(genuine[:place] + other + genuine[place + 1 :], KEY) != CLIENT or place == len(genuine) - 1
+
+
+def test_a_place_is_its_clients_alone() -> None:
+    """And a session id is no place."""
+    id = sealed_places("n", {"pay": "17"}, KEY)
+    assert id is not None
+    assert unsealed_places(id, "n", KEY) == {"pay": "17"}
+    for text, nonce, key in ((id, "m", KEY), (id, "n", b"x" * 32), ("17", "n", KEY), (sealed(CLIENT, KEY), "n", KEY)):
+        assert unsealed_places(text, nonce, key) == {}
+    assert sealed_places("n", {"pay": "x" * 9_999}, KEY) is None

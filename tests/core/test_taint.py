@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -239,3 +241,71 @@ def _follow(events: list[tuple[int, str, int, str, bool]], bad: str, since: int)
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+def a_crowd(edges: int, runs: int, artifacts: int, rng: random.Random) -> Lineage:
+    lineage = Lineage()
+    for order in range(1, edges + 1):
+        lineage.touch(
+            Edge(
+                order=order,
+                artifact=f"a{rng.randrange(artifacts)}",
+                run=f"r{rng.randrange(runs)}",
+                agent=f"agent{rng.randrange(2)}",
+                step=order,
+                is_write=rng.random() < 0.5,
+            )
+        )
+    return lineage
+
+
+def by_looking_at_all(lineage: Lineage, run: str, agent: str, since: int) -> tuple[dict[str, Taint], dict[str, int]]:
+    """The definition: every edge in order, with what was marked and who was contaminated before it."""
+    marked: dict[str, tuple[Taint, int]] = {}
+    contaminated: dict[str, int] = {}
+    for edge in [*lineage._kept, *lineage._edges]:
+        is_own = edge.step >= since if edge.run == run else edge.agent == agent
+        if is_own and edge.is_write:
+            marked[edge.artifact] = (Taint.TAINTED, marked.get(edge.artifact, (None, edge.order))[1])
+        elif not is_own and edge.is_write and contaminated.get(edge.run, edge.order) < edge.order:
+            marked.setdefault(edge.artifact, (Taint.SUSPECT, edge.order))
+        elif not is_own and not edge.is_write and marked.get(edge.artifact, (None, edge.order))[1] < edge.order:
+            contaminated.setdefault(edge.run, edge.order)
+    return {name: level for name, (level, _) in marked.items()}, contaminated
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_following_only_what_is_reached_finds_what_looking_at_all_would(seed: int) -> None:
+    rng = random.Random(seed)
+    lineage = a_crowd(rng.randrange(1, 80), rng.randrange(1, 8), rng.randrange(1, 10), rng)
+    run, agent = rng.choice([("r0", ""), ("", "agent0")])
+    since = rng.randrange(40) if run else 0
+    lineage.contain("q", run=run, agent=agent, since=since)
+    marked, contaminated = by_looking_at_all(lineage, run, agent, since)
+    assert {one.name: one.marks["q"].level for one in lineage.marked("q")} == marked
+    assert lineage.contaminated("q") == sorted(contaminated)
+    assert lineage._spreads["q"].contaminated == contaminated
+
+
+def test_neither_a_quarantine_nor_a_touch_under_one_costs_more_the_more_edges_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each touch once looked at all edges while any quarantine was in force: 28 ms a call at 100 000 of them."""
+    looked: list[int] = []
+    follow = Lineage._follow
+
+    def counted(self: Lineage, name: str, spread: Any, edge: Edge) -> Any:
+        looked[-1] += 1
+        return follow(self, name, spread, edge)
+
+    monkeypatch.setattr(Lineage, "_follow", counted)
+    for edges in (1_000, 20_000):
+        lineage = a_crowd(edges, runs=edges, artifacts=edges, rng=random.Random(1))
+        lineage.touch(Edge(order=edges + 1, artifact="bad", run="bad", agent="x", step=1, is_write=True))
+        looked.append(0)
+        lineage.contain("q", run="bad")
+        for number in range(10):
+            order = edges + 2 + number
+            lineage.touch(Edge(order=order, artifact=f"b{number}", run="good", agent="y", step=1, is_write=True))
+            lineage.settle(order, "good", step=2, digest=None, has_effect=True)
+    assert looked[0] == looked[1] < 50

@@ -198,8 +198,17 @@ async def serving(folder: Path, port: int, text: str = MANIFEST, **settings: Any
 class Child:
     """A gateway in a process of its own, to be killed."""
 
-    def __init__(self, folder: Path, port: int, text: str = MANIFEST, *, file_limit: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        port: int,
+        text: str = MANIFEST,
+        *,
+        file_limit: int | None = None,
+        listen: str = "127.0.0.1:0",
+    ) -> None:
         self.folder = folder
+        self.listen = listen
         self.manifest = write_manifest(folder, port, text)
         self.file_limit = file_limit
         self.process: asyncio.subprocess.Process | None = None
@@ -208,7 +217,7 @@ class Child:
         """Start it and return a client once it listens."""
         command = [
             sys.executable, "-P", "-m", "gateway", "serve", "--manifest", str(self.manifest),
-            "--data", str(self.folder / "data"), "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--drain", "3s",
+            "--data", str(self.folder / "data"), "--listen", self.listen, "--control", "127.0.0.1:0", "--drain", "3s",
         ]  # fmt: skip
         self.log = (self.folder / "gateway.log").open("ab")
         self.process = await asyncio.create_subprocess_exec(

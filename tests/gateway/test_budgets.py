@@ -255,3 +255,17 @@ async def test_in_shadow_nothing_is_refused_and_it_is_counted(tmp_path: Path, or
         told = str((await running.operator.send("GET", "/api/v1/rules")).json)
         assert "(budget)" in told
         assert "(watchdog)" in told
+
+
+async def test_a_cap_that_comes_with_a_later_call_holds_for_those_that_carry_none(
+    tmp_path: Path, origin: Origin
+) -> None:
+    """In a gateway in which no run was opened with caps."""
+    async with serving(tmp_path, origin.port, manifest()) as running:
+        flaky = ("PUT", "/lab/flaky/1", {})
+        origin.on("PUT /flaky/1", Answer(200, b"{}", JSON))
+        await running.agent.send(*flaky, run="r1")
+        await running.agent.send(*flaky, run="r1", headers=[("Seawall-Budget", "calls=3")])
+        codes = [(await running.agent.send(*flaky, run="r1")).status for _ in range(3)]
+        assert codes == [200, 429, 429]
+        assert (await budget(running))["used"]["calls"] == 3

@@ -22,6 +22,10 @@ rules:
 """
 
 
+def sorted_labels(line: str) -> tuple[str, ...]:
+    return tuple(sorted(line.replace("{", ",").replace("}", ",").split(",")))
+
+
 async def test_rules_deny_hold_and_watch(tmp_path: Path) -> None:
     async with Origin() as origin, serving(tmp_path, origin.port, MANIFEST + RULES) as gateway:
         origin.on("POST /holds", Answer(201, b'{"id": "h1"}'))
@@ -43,6 +47,13 @@ async def test_rules_deny_hold_and_watch(tmp_path: Path) -> None:
         )
         told = {(row["rule"], row["is_shadow"]): row["times"] for row in json.loads(report.stdout)["decisions"]}
         assert told == {("no-cash", False): 1, ("big", False): 2, ("odd", True): 1}
+        page = (await gateway.operator.send("GET", "/metrics")).body.decode()
+        for line in (
+            'gateway_rules_total{effect="deny",is_shadow="false",rule="no-cash"} 1.0',
+            'gateway_rules_total{effect="hold",is_shadow="false",rule="big"} 2.0',
+            'gateway_rules_total{effect="deny",is_shadow="true",rule="odd"} 1.0',
+        ):
+            assert sorted_labels(line) in {sorted_labels(one) for one in page.splitlines()}, page
 
 
 async def test_a_gateway_in_shadow_acts_on_nothing_and_tells_afterwards(tmp_path: Path) -> None:

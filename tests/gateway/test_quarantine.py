@@ -7,8 +7,11 @@ import base64
 import contextlib
 import hashlib
 import json
+import os
 import ssl
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from click.testing import CliRunner
 from gateway.cli import main
 from gateway.core.server import ForwardSettings, UnknownHosts
 from tests.gateway.harness import MANIFEST, Child, Serving, serving
+from tests.lacking import lacking
 from tests.origin import Answer, Feed, Hang, Origin
 
 FILES = """
@@ -104,6 +108,12 @@ async def test_a_write_that_is_cut_in_flight_is_in_doubt_and_not_failed(tmp_path
         await quarantine(gateway, trajectory="bad")
         answer = await flying
         assert (answer.status, answer.code, answer.json["dispatched"]) == (423, "ERR_QUARANTINED", "maybe")
+        page = (await gateway.operator.send("GET", "/metrics")).body.decode().splitlines()
+        for line in (
+            'gateway_quarantines_total{trigger="operator"} 1.0', "gateway_quarantines_in_force 1.0",
+            "gateway_severed_total 1.0", 'gateway_quarantine_stage_seconds_count{stage="sever"} 1.0',
+        ):  # fmt: skip
+            assert line in page
         await asyncio.wait_for(origin.requests[0].gone.wait(), 5)
         run = (await gateway.operator.send("GET", "/api/v1/trajectories/bad")).json
         assert [step["state"] for step in run["steps"]] == ["in_doubt"]
@@ -434,3 +444,94 @@ async def test_the_stream_of_what_is_contained_is_no_run(tmp_path: Path) -> None
         assert (await gateway.operator.send("GET", "/api/v1/trajectories/~containment")).status == 404
         assert (await gateway.agent.send("GET", "/seawall/v1/trajectories/~containment")).status == 404
         assert (await gateway.operator.send("GET", "/api/v1/trajectories")).json["trajectories"] == []
+
+
+async def test_a_quarantined_task_launders_nothing_through_a_child(tmp_path: Path) -> None:
+    """The child works on what its parent has made of it: what it writes is suspect, and no further child is opened."""
+    tasks = "/seawall/v1/tasks"
+    async with Origin() as origin, serving(tmp_path, origin.port, WORLD) as gateway:
+        agent = gateway.agent
+        for packet in ({"task_id": "bad"}, {"task_id": "child", "parent_task_id": "bad"}, {"task_id": "other"}):
+            assert (await agent.send("POST", tasks, packet)).status == 201
+        await agent.send("PUT", "/files/files/a", {"n": 1}, run="child")
+        await agent.send("PUT", "/files/files/b", {"n": 1}, run="other")
+        told = await quarantine(gateway, trajectory="bad")
+        refused = await agent.send("GET", "/files/files/a", run="other")
+        assert (refused.code, refused.json["artifacts"][0]["taint"]) == ("ERR_ARTIFACT_QUARANTINED", "suspect")
+        assert (await agent.send("GET", "/files/files/b", run="other")).status == 200
+        late = await agent.send("POST", tasks, {"task_id": "late", "parent_task_id": "bad"})
+        assert (late.status, late.code) == (423, "ERR_QUARANTINED")
+        shown = (await gateway.operator.send("GET", f"/api/v1/quarantine/{told['id']}")).json
+        assert shown["contaminated"] == ["child"]
+
+
+@contextlib.contextmanager
+def a_cgroup(agent: str) -> Iterator[Path]:
+    """A real cgroup v2 of that name, which has to be empty in the end."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    root = next((Path(where) for _, where, kind, *_ in mounts if kind == "cgroup2" and os.access(where, os.W_OK)), None)
+    if root is None or os.geteuid() != 0:
+        lacking("a cgroup v2 that this user may make groups in")
+    group = root / f"seawall-test-{os.getpid()}" / agent
+    group.mkdir(parents=True)
+    try:
+        yield group
+    finally:
+        (group / "cgroup.kill").write_text("1")
+        while (group / "cgroup.procs").read_text():
+            time.sleep(0.01)
+        group.rmdir()
+        group.parent.rmdir()
+
+
+BUSY = """
+import os, time
+while True:
+    os.write(1, b".")
+    time.sleep(0.001)
+"""
+
+
+async def test_the_process_of_a_quarantined_agent_is_frozen_by_the_kernel(tmp_path: Path) -> None:
+    """A real process in a real cgroup: it stands still from the quarantine on, and goes on when that is lifted."""
+    with a_cgroup("mallory") as group:
+        hook = f'suspend: {{cell: {{kind: cgroup, path: "{group.parent}/${{trajectory.agent}}/cgroup.freeze"}}}}\n'
+        child = await asyncio.create_subprocess_exec(sys.executable, "-c", BUSY, stdout=asyncio.subprocess.PIPE)
+        try:
+            assert child.stdout is not None
+            (group / "cgroup.procs").write_text(str(child.pid))
+            await child.stdout.readexactly(10)
+            async with Origin() as origin, serving(tmp_path, origin.port, WORLD + hook) as gateway:
+                origin.on("POST /holds", Answer(201, b'{"id": "h1"}'))
+                headers = [("Seawall-Agent", "mallory")]
+                await gateway.agent.send("POST", "/pay/holds", {"n": 1}, run="bad", headers=headers)
+                told = await quarantine(gateway, trajectory="bad")
+                assert told["agent"] in (None, "mallory")
+                assert told["stages"]["suspend"]["detail"] == "cell: frozen"
+                assert told["stages"]["suspend"]["problem"] is None
+                await wait_for(lambda: "frozen 1" in (group / "cgroup.events").read_text())
+                ticks = cpu_ticks(child.pid)
+                while await drained(child.stdout):
+                    pass
+                assert cpu_ticks(child.pid) == ticks
+                await gateway.operator.send(
+                    "POST", f"/api/v1/quarantine/{told['id']}/lift", {"principal": "ann", "reason": "false alarm"}
+                )
+                await asyncio.wait_for(child.stdout.readexactly(10), 5)
+                assert "frozen 0" in (group / "cgroup.events").read_text()
+        finally:
+            child.kill()
+            await child.wait()
+
+
+def cpu_ticks(pid: int) -> tuple[str, ...]:
+    """Return what a process has used of the processor."""
+    return tuple(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])
+
+
+async def drained(pipe: asyncio.StreamReader) -> bytes:
+    """Return what is left in a pipe, until nothing comes for a tenth of a second."""
+    try:
+        return await asyncio.wait_for(pipe.read(1 << 16), 0.1)
+    except TimeoutError:
+        return b""

@@ -159,3 +159,75 @@ async def test_what_cannot_be_read_opens_and_ends_nothing(tmp_path: Path, origin
         assert (await running.agent.send("GET", f"{TASKS}/{ID}")).json["status"] == "running"
         assert (await running.agent.send("DELETE", f"{TASKS}/{ID}")).code == "ERR_INVALID_ARGUMENTS"
         assert (await running.agent.send("GET", "/seawall/v1/schemas/other")).code == "ERR_INVALID_ARGUMENTS"
+
+
+CHILD_BUDGET = {"max_calls": 4, "max_usd": 1.0}
+
+
+async def used(client: Any, task: str) -> dict[str, float]:
+    shown: dict[str, Any] = (await client.send("GET", f"{TASKS}/{task}")).json["budget"]["used"]
+    return {name: shown[name] for name in ("calls", "steps", "usd", "tokens")}
+
+
+def child_of(parent: str, name: str, **caps: float) -> dict[str, Any]:
+    return {"task_id": name, "parent_task_id": parent, "budget_caps": caps}
+
+
+async def test_what_a_child_spends_counts_against_its_parent_too(
+    tmp_path: Path, origin: Origin, make_child: Callable[..., Child]
+) -> None:
+    """A task would get round its caps by handing its work to tasks of its own; nor does a restart make it forget."""
+    child = make_child(tmp_path, origin.port)
+    client = await child.start()
+    await client.send("POST", TASKS, {"task_id": "p", "budget_caps": CHILD_BUDGET})
+    await client.send("POST", TASKS, child_of("p", "c"))
+    await client.send("POST", TASKS, child_of("c", "g", max_calls=1))
+    assert (await client.send("POST", "/pay/holds", {"n": 1}, run="p")).status == 201
+    assert (await client.send("POST", "/pay/holds", {"n": 2}, run="c")).status == 201
+    assert (await client.send("POST", "/pay/holds", {"n": 3}, run="g")).status == 201
+    own = await client.send("POST", "/pay/holds", {"n": 4}, run="g")
+    assert (own.code, own.json["budget"]["trajectory"]) == ("ERR_BUDGET_EXHAUSTED", "g")
+    await client.send("POST", "/seawall/v1/trajectories/g/usage", {"usd": 0.25, "tokens": 10})
+    expected = {
+        "p": {"calls": 3, "steps": 3, "usd": 0.25, "tokens": 10},
+        "c": {"calls": 2, "steps": 2, "usd": 0.25, "tokens": 10},
+        "g": {"calls": 1, "steps": 1, "usd": 0.25, "tokens": 10},
+    }
+    for _ in range(2):
+        assert {task: await used(client, task) for task in expected} == expected
+        await child.kill()
+        client = await child.start()
+    ended = await client.send("POST", f"{TASKS}/g/result", {"status": "done", "cost_usd": 0.5})
+    assert ended.status == 200
+    for task in expected:
+        expected[task]["usd"] += 0.5
+    for _ in range(2):
+        assert {task: await used(client, task) for task in expected} == expected
+        await child.kill()
+        client = await child.start()
+    assert (await client.send("POST", "/pay/holds", {"n": 5}, run="c")).status == 201
+    refused = await client.send("POST", "/pay/holds", {"n": 6}, run="c")
+    assert (refused.code, refused.json["budget"]["trajectory"]) == ("ERR_BUDGET_EXHAUSTED", "p")
+    assert "run p has spent 4 of 4 calls" in refused.json["detail"]
+
+
+async def test_children_at_once_never_exceed_their_parents_cap(tmp_path: Path, origin: Origin) -> None:
+    origin.on("POST /holds", Answer(201, b'{"id": "h1"}', JSON))
+    async with serving(tmp_path, origin.port) as running:
+        await running.agent.send("POST", TASKS, {"task_id": "p", "budget_caps": {"max_calls": 7}})
+        for name in ("a", "b", "c"):
+            await running.agent.send("POST", TASKS, child_of("p", name))
+        answers = await asyncio.gather(
+            *(running.agent.send("POST", "/pay/holds", {"n": n}, run="abc"[n % 3]) for n in range(24))
+        )
+        assert sorted(answer.status for answer in answers) == [201] * 7 + [429] * 17
+        assert len(origin.requests) == 7
+        assert (await used(running.agent, "p"))["calls"] == 7
+
+
+async def test_a_parent_that_is_not_there_is_a_name(tmp_path: Path, origin: Origin) -> None:
+    async with serving(tmp_path, origin.port) as running:
+        opened = await running.agent.send("POST", TASKS, child_of("nobody", "c", max_calls=2))
+        assert opened.status == 201
+        assert (await running.agent.send("POST", "/pay/holds", {"n": 1}, run="c")).status == 201
+        assert (await used(running.agent, "c"))["calls"] == 1

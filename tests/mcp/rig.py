@@ -30,6 +30,12 @@ class Ledger:
         lose: how many answers are lost after the write was done.
         announce: say before a write's answer that the tools have changed.
         refuse: how many calls get an HTTP status instead.
+        raw: the latest message as it came.
+        ill: fail at greetings.
+        paged: list one tool a page.
+        demands: refuse whoever has no credential, whatever they want.
+        used, ended: the sessions in which tools were called, and those that said goodbye.
+        ids: the sessions and ids of all requests.
         honours_keys: a write under a key that is known is not done again, and gets its first answer.
     """
 
@@ -49,6 +55,13 @@ class Ledger:
     authorizations: list[str | None] = field(default_factory=list)
     sessions: int = 0
     forget_sessions: bool = False
+    demands: bool = False
+    raw: str = ""
+    paged: bool = False
+    ill: bool = False
+    used: list[str | None] = field(default_factory=list)
+    ended: list[str | None] = field(default_factory=list)
+    ids: list[tuple[str | None, Any]] = field(default_factory=list)
     url: str = ""
 
     def tools(self) -> list[dict[str, Any]]:
@@ -66,12 +79,20 @@ class Ledger:
         ]
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        session = request.headers.get("Mcp-Session-Id")
+        if self.demands and "Authorization" not in request.headers:
+            return web.Response(status=401)
+        if request.method == "DELETE":
+            self.ended.append(session)
         if request.method != "POST":
             return web.Response(status=405)
-        body = await request.json()
+        self.raw = await request.text()
+        body = json.loads(self.raw)
         method = body["method"]
         self.calls.append(method)
         self.authorizations.append(request.headers.get("Authorization"))
+        if method == "initialize" and self.ill:
+            return web.Response(status=500)
         if method == "initialize":
             self.sessions += 1
             result = {
@@ -85,20 +106,33 @@ class Ledger:
             return web.json_response({"jsonrpc": "2.0", "id": body["id"], "error": error})
         if "id" not in body:
             return web.Response(status=202)
+        self.ids.append((session, body["id"]))
         if self.forget_sessions and request.headers.get("Mcp-Session-Id") != f"s{self.sessions}":
             return web.Response(status=404)
         if method == "tools/list":
             if self.hold_lists and self.hold is not None:
                 await self.hold.wait()
+            if self.paged:
+                return self.said(body, self.page(int(body.get("params", {}).get("cursor", "0"))))
             return self.said(body, {"tools": self.tools()})
+        if method == "vendor/thing":  # What came, in the very bytes.
+            said = self.raw.partition('"params":')[2].removesuffix("}")
+            text = f'{{"jsonrpc":"2.0","id":{json.dumps(body["id"])},"result":{said}}}'
+            return web.Response(text=text, content_type="application/json")
         if method == "tools/call":
             return await self.call(request, body)
         return self.said(body, {"echo": body.get("params")})
+
+    def page(self, number: int) -> dict[str, Any]:
+        tools = self.tools()
+        more = {"nextCursor": str(number + 1)} if number + 1 < len(tools) else {}
+        return {"tools": tools[number : number + 1], **more}
 
     async def call(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         if self.refuse:
             self.refuse -= 1
             return web.Response(status=self.refuse_status, headers=self.refuse_headers, text="not now")
+        self.used.append(request.headers.get("Mcp-Session-Id"))
         name, arguments = body["params"]["name"], body["params"].get("arguments", {})
         meta = body["params"].get("_meta", {})
         self.metas.append(meta)

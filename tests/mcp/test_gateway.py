@@ -160,6 +160,32 @@ async def test_a_credential_challenge_passes_through_untouched(tmp_path: Path) -
         assert server.authorizations[-1] == "Bearer t"
 
 
+async def test_a_clients_own_credential_opens_uses_and_ends_its_session(tmp_path: Path) -> None:
+    """A server that wants one for everything gets it with the greeting and the goodbye too, after a restart as well."""
+    async with ledger(demands=True) as server:
+        child = Child(tmp_path, 0, manifest(server.url, DECLARED))
+        client = Raw(await child.start(), Authorization="Bearer a")
+        await client.initialize()
+        await client.call("charge", {"amount": 1})
+        await child.kill()
+        client.client = await child.start()
+        await client.call("charge", {"amount": 2})
+        assert (await client.client.send("DELETE", client.path, headers=client.headers)).status == 204
+        assert (server.sessions, server.ended, set(server.used)) == (1, ["s1"], {"s1"})
+        await child.terminate()
+
+
+async def test_stateless_clients_with_credentials_share_no_session(tmp_path: Path) -> None:
+    """What a server keeps for one of them is not for the other."""
+    async with ledger(demands=True) as server, serving(tmp_path, 0, manifest(server.url, DECLARED)) as on:
+        for who in ("a", "b", "a"):
+            client = Raw(on.agent, Authorization=f"Bearer {who}")
+            params = {"name": "charge", "arguments": {"amount": 1}, "_meta": MODERN}
+            assert result_of(await client.post("tools/call", params, modern_headers("tools/call", "charge")))
+        assert len(set(server.used)) == 2
+        assert server.used[0] == server.used[2]
+
+
 async def test_a_credential_of_the_client_goes_to_no_server_behind_the_common_endpoint(tmp_path: Path) -> None:
     """It was meant for one of them at most (MCPJungle#252)."""
     async with ledger() as server, serving(tmp_path, 0, manifest(server.url, DECLARED)) as on:
@@ -235,6 +261,19 @@ async def test_a_session_that_the_server_forgot_is_opened_again(tmp_path: Path) 
         assert [effect["amount"] for effect in server.effects] == [1, 2]
 
 
+async def test_a_write_is_not_in_doubt_because_a_greeting_failed(tmp_path: Path) -> None:
+    """It was not sent: the answer says so, and the agent may make it again."""
+    async with ledger(forget_sessions=True) as server, serving(tmp_path, 0, manifest(server.url, DECLARED)) as on:
+        client = Raw(on.agent)
+        await client.initialize()
+        await client.call("charge", {"amount": 1})
+        server.sessions += 1
+        server.ill = True
+        refused = problem_of(await client.call("charge", {"amount": 2}))
+        assert refused["dispatched"] == "no"
+        assert [effect["amount"] for effect in server.effects] == [1]
+
+
 async def test_a_dead_server_takes_away_its_own_tools_and_says_so(tmp_path: Path) -> None:
     """Others stay (agentgateway#962)."""
     more = "  gone:\n    mcp: {url: 'http://127.0.0.1:1/mcp'}\n"
@@ -307,8 +346,26 @@ async def test_unknown_methods_pass_byte_for_byte(tmp_path: Path) -> None:
         body = f'{{"jsonrpc":"2.0","id":"odd","method":"vendor/thing","params":{odd}}}'.encode()
         fields = [*client.headers, ("Content-Type", "application/json")]
         answer = await on.agent.send("POST", client.path, body, headers=fields)
-        assert json.loads(answer.body)["id"] == "odd"
-        assert json.loads(answer.body)["result"]["echo"]["a"] == 123456789012345678901234567890
+        assert f'"params":{odd}' in server.raw
+        assert answer.body == f'{{"jsonrpc":"2.0","id":"odd","result":{odd}}}'.encode()
+
+
+async def test_pages_of_a_list_pass_and_are_put_together_behind_the_common_endpoint(tmp_path: Path) -> None:
+    """The server's own cursors at its own endpoint; one list of all pages at that of all servers."""
+    async with ledger(paged=True) as server, serving(tmp_path, 0, manifest(server.url, DECLARED)) as on:
+        client = Raw(on.agent)
+        await client.initialize()
+        names: list[str] = []
+        cursor: dict[str, str] = {}
+        for _ in range(4):
+            page = result_of(await client.post("tools/list", cursor))
+            names += [tool["name"] for tool in page["tools"]]
+            cursor = {"cursor": page["nextCursor"]} if "nextCursor" in page else {}
+        assert (names, cursor) == (["charge", "payout", "refund", "balance"], {})
+        everybody = Raw(on.agent, "/seawall/mcp")
+        await everybody.initialize()
+        listed = result_of(await everybody.post("tools/list"))
+        assert {tool["name"] for tool in listed["tools"]} == {f"pay__{name}" for name in names}
 
 
 async def test_http_operations_are_tools_too(tmp_path: Path) -> None:

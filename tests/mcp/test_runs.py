@@ -250,3 +250,27 @@ def test_the_command_says_that_nobody_is_there() -> None:
     result = CliRunner().invoke(main, ["tools", "diff", "--control", "127.0.0.1:1"])
     assert result.exit_code != 0
     assert "Is it running?" in result.stderr
+
+
+STATE = """    watch: {state: {request: CALL balance, select: "response.json.content[0].text"}}
+    operations:
+      charge: {match: CALL charge, tier: reversible, idempotent: true}
+      balance: {match: CALL balance, tier: read}
+"""
+
+
+async def test_a_state_that_goes_round_is_seen_by_a_tool_of_the_mcp_server(tmp_path: Path) -> None:
+    """The server is asked for its state before the first change and after each: there and back is a cycle of two."""
+    async with ledger() as server, serving(tmp_path, 0, manifest(server.url, STATE)) as on:
+        client = Raw(on.agent)
+        await client.initialize()
+        for turn in range(8):
+            arguments = {"amount": -5 if turn % 2 else 5, "why": f"guess {turn}"}
+            said = await client.call("charge", arguments, headers=[("Seawall-Trajectory", "r1")])
+            if said.get("isError"):
+                break
+        stopped = problem_of(said)
+        assert stopped["code"] == "SEMANTIC_WATCHDOG_INTERRUPT"
+        assert stopped["watchdog"]["pattern"] == "STATE_OSCILLATION_DETECTED"
+        assert stopped["watchdog"]["times"] == 2, "the period"
+        assert len(server.effects) == turn == 3, "there, back, and there again: the lap is complete"

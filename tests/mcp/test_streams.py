@@ -13,20 +13,29 @@ from typing import Any
 import pytest
 
 from gateway.ingress import mcp as front
-from tests.gateway.harness import Serving, serving
+from tests.gateway.harness import Client, Serving, serving
 from tests.mcp.rig import EVERYTHING, SERVERS, Raw, ledger, message_of
 from tests.mcp.test_gateway import DECLARED, MODERN, manifest, modern_headers
 
 
 @asynccontextmanager
 async def stream(
-    on: Serving, method: str, client: Raw, body: Any, headers: Any = ()
+    on: Serving, method: str, client: Raw, body: Any, headers: Any = (), *, kinds: tuple[str, ...] = (":", "data:")
 ) -> AsyncIterator[AsyncIterator[str]]:
-    """Send a request and read the lines of its answer as they come."""
-    reader, writer = await on.agent.open()
+    """Send a request and read the lines of its answer, of these kinds, as they come."""
+    async with streaming(on.agent, method, client, body, headers, kinds=kinds) as lines:
+        yield lines
+
+
+@asynccontextmanager
+async def streaming(
+    agent: Client, method: str, client: Raw, body: Any, headers: Any = (), *, kinds: tuple[str, ...] = (":", "data:")
+) -> AsyncIterator[AsyncIterator[str]]:
+    """The same, of a gateway in a process of its own."""
+    reader, writer = await agent.open()
     data = b"" if body is None else json.dumps(body).encode()
     fields = [*client.headers, *headers, ("Content-Type", "application/json")]
-    writer.write(on.agent.head(method, client.path, fields, len(data) if body is not None else None) + data)
+    writer.write(agent.head(method, client.path, fields, len(data) if body is not None else None) + data)
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
     assert " 200 " in head, head
     assert "text/event-stream" in head
@@ -35,7 +44,7 @@ async def stream(
     async def lines() -> AsyncIterator[str]:
         while line := await reader.readline():
             text = line.decode().strip()
-            if text.startswith((":", "data:")):
+            if text.startswith(kinds):
                 yield text
 
     try:
@@ -119,7 +128,7 @@ async def test_a_client_that_listens_hears_of_changed_lists(tmp_path: Path) -> N
             await anext(session)
             acknowledged = json.loads((await anext(listening))[5:])
             assert acknowledged["method"] == "notifications/subscriptions/acknowledged"
-            on.gateway._egress.on_event("pay", "notifications/tools/list_changed", None)
+            on.gateway._egress.on_event("pay", None, "notifications/tools/list_changed", None, None)
             heard = json.loads((await anext(session))[5:])
             assert heard == {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
             told = json.loads((await anext(listening))[5:])
@@ -171,3 +180,28 @@ async def test_a_changed_list_on_the_stream_of_a_call_counts(tmp_path: Path) -> 
         await client.call("pay__charge", {"amount": 1})
         tools = message_of(await client.post("tools/list"))["result"]["tools"]
         assert "pay__charge" not in [tool["name"] for tool in tools], "its definition has changed, so it is held"
+
+
+async def test_what_one_client_is_told_no_other_hears(tmp_path: Path) -> None:
+    """A server's words in one session are its client's; those of a shared child go to whom they concern."""
+    async with ledger() as server, serving(tmp_path, 0, manifest(server.url)) as on:
+        ana, bob = Raw(on.agent), Raw(on.agent)
+        await ana.initialize()
+        await bob.initialize()
+        params = {"uri": "a:b"}
+        await ana.post("resources/subscribe", params)
+        async with stream(on, "GET", ana, None) as hers, stream(on, "GET", bob, None) as his:
+            await anext(hers)
+            await anext(his)
+            anas = next(one.client for one in on.gateway._mcp._conversations.all())
+            tell = on.gateway._egress.on_event
+            tell("pay", anas, "notifications/message", '{"data":"hers"}', None)
+            tell("pay", None, "notifications/resources/updated", json.dumps(params), None)
+            tell("pay", None, "notifications/tools/list_changed", None, None)
+            heard = [json.loads((await anext(hers))[5:])["method"] for _ in range(3)]
+            assert heard == [
+                "notifications/message",
+                "notifications/resources/updated",
+                "notifications/tools/list_changed",
+            ]
+            assert json.loads((await anext(his))[5:])["method"] == "notifications/tools/list_changed"

@@ -11,7 +11,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-__all__ = ["Crash", "Deadlock", "SimLoop"]
+__all__ = ["Crash", "Deadlock", "Livelock", "SimLoop"]
+
+HANDLED_MOST = 200_000
+"""Callbacks of one life: tens of times what the longest schedule takes."""
 
 
 class Crash(BaseException):
@@ -20,6 +23,10 @@ class Crash(BaseException):
 
 class Deadlock(AssertionError):
     """Nobody is ready and nobody waits for time: something waits for what never comes."""
+
+
+class Livelock(AssertionError):
+    """Everybody is busy for ever: something is tried again and again that never comes off."""
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -71,6 +78,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.handled += 1
         if self.handled == self.crash_at:
             raise Crash
+        if self.handled > HANDLED_MOST:
+            raise Livelock(f"after {HANDLED_MOST} callbacks the process is still busy with {handle!r:.300}")
         if self.handled == self.interrupt_at:
             self.interrupt()
         self.on_time(self._time)

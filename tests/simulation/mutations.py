@@ -510,7 +510,7 @@ def _stale_leases() -> AbstractContextManager[Any]:
 
 @mutation("a run whose write failed is read again")
 def _memory_believed() -> AbstractContextManager[Any]:
-    def appended(self: Any, run: Any, records: Any, is_lazy: bool, future: Any) -> None:
+    def appended(self: Any, run: Any, before: int, records: Any, entries: Any, is_lazy: bool, future: Any) -> None:
         run.pending.discard(future)
         if not future.cancelled():
             future.exception()

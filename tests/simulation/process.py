@@ -200,6 +200,7 @@ class Process:
             if was is not run.state.phase and was is not Phase.COMPENSATING:
                 raise Violation(f"restart changed run {run.state.id} from {was} to {run.state.phase}")
         self.quarantiner.enforce()
+        self.trajectories.on_read = self.quarantiner.enforce_on
         self.trajectories.on_finalizing = lambda name: asyncio.get_running_loop().call_soon(self.finalizer.wake, name)
         self.trajectories.on_unwinding = lambda: asyncio.get_running_loop().call_soon(self.unwinder.run_once)
         self._resume()
@@ -213,7 +214,7 @@ class Process:
     def contain(self) -> None:
         """Somebody quarantines the run, in the middle of whatever happens."""
         run = self.trajectories.get(RUN)
-        if run is None or run.is_lost or not run.state.version:
+        if run is None or not run.state.version:
             return
         self.world.note(f"CONTAIN in {run.state.phase}")
         self.world.contained_at = self.clock.now()
@@ -385,6 +386,7 @@ class Process:
                 return False
             if refusal is not None and refusal.code is Code.WATCHDOG_INTERRUPT:
                 self.world.interrupts += 1
+                self._note_taken_away(action, refusal)
             elif fixes:
                 fix = fixes.pop(0)
                 self.world.tried.add(fix.item)
@@ -393,6 +395,12 @@ class Process:
                     self.world.acked.setdefault(fix.item, self.clock.now())
             await self.clock.sleep(1.0)
         return False
+
+    def _note_taken_away(self, action: Action, refusal: Refusal) -> None:
+        """Remember which action the agent was told to be masked: for good, or as long as this process lives."""
+        done = refusal.extra["watchdog"]["done"]
+        if done != "interrupt":
+            self.world.taken_away[action.target] = 0 if done == "rewind" else self.world.boots
 
     async def _repair(self, action: Action) -> bool:
         """Correct what was refused, as far as there is anything left to try."""
@@ -552,7 +560,7 @@ class Process:
                 break
             await self.clock.sleep(10.0)
         await self.clock.sleep(30.0)
-        await self._run()
+        await self._shown()
         while True:
             with contextlib.suppress(JournalError):
                 return await self.journal.flush()

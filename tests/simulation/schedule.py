@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from gateway.core.records import CompensationCompleted, SavepointTaken, TrajectoryRewound
-from gateway.core.trajectory import Phase, StepState, Trajectory
+from gateway.core.trajectory import UNSENT_FAULT, Phase, StepState, Trajectory
 from gateway.journal import JournalError
 from tests.simulation.loop import Crash, SimLoop
 from tests.simulation.plan import Plan, drawn
@@ -188,7 +188,7 @@ EQUAL_NOES = 3
 def _check_circles(world: World, plan: Plan, state: Trajectory) -> None:
     """Loops are stopped before they spend, repairs that work are let be, and no cap of steps is exceeded."""
     # A step whose intent could not be written never left, and is given back.
-    left = [s for s in state.steps.values() if not (s.state is StepState.FAILED and s.fault == "none")]
+    left = [s for s in state.steps.values() if not (s.state is StepState.FAILED and s.fault == UNSENT_FAULT)]
     if (cap := plan.caps.get("steps")) is not None and len(left) > cap:
         raise Violation(f"the run may have {cap:g} steps, and has {len(left)}")
     if plan.stubborn is not None:

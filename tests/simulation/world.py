@@ -124,6 +124,7 @@ class World:
     tried: set[str] = field(default_factory=set)
     repaired: set[str] = field(default_factory=set)
     interrupts: int = 0
+    taken_away: dict[str, int] = field(default_factory=dict)
     contained_at: float | None = None
     looks: list[tuple[float, str, str]] = field(default_factory=list)
 
@@ -179,7 +180,12 @@ class World:
         self.violate(f"{method} {target} left before its intent was durable")
 
     def _check_masked(self, run: str, target: str) -> None:
-        """An action that was taken away from a run is not sent again, and none once it was stopped for good."""
+        """An action that was taken away from a run is not sent again, and none once it was stopped for good.
+
+        What was masked lazily a crash may take back, a disk that fails may not.
+        """
+        if self.taken_away.get(target, -1) in (0, self.boots):
+            self.violate(f"{target} was sent, and the agent was told that it is masked")
         state = self.durable(run)
         if state.circles is None:
             return

@@ -145,3 +145,49 @@ def test_a_policy_that_only_lacks_a_part_needs_a_gateway() -> None:
     assert can_run(PolicySettings(jitter="none")) is not None
     assert can_run(PolicySettings(jitter="none", without=("breaker", "budget", "bulkhead"))) is None
     assert "runs already" in live_engine("http://127.0.0.1:1")["can_run"](PolicySettings(without=("budget",)))
+
+
+HANGING = """
+name: hanging
+title: A tool hangs with 256 agents on it, beside a local one
+seconds: 9s
+manifest: |
+  version: 1
+  domains:
+    external: {concurrency: 16, queue: 32, reserved: 0, timeouts: {connect: 1s, first_byte: 3s, total: 6s}}
+    local: {concurrency: 64, queue: 64, timeouts: {connect: 1s, first_byte: 3s, total: 6s}}
+  tools:
+    search: {upstream: "http://127.0.0.1:9", domain: external, retry: {attempts: 1},
+             operations: {item: {match: GET /items, tier: read}}}
+    files: {upstream: "http://127.0.0.1:10", domain: local, retry: {attempts: 1},
+             operations: {item: {match: GET /items, tier: read}}}
+world: {search: {workers: 1000, service: 10ms}, files: {workers: 1000, service: 0.8ms}}
+load:
+  - {tool: search, arrive: herd, agents: 256, name: searcher, start: 2s}
+  - {tool: search, arrive: herd, agents: 64, name: helper, start: 2.1s}
+  - {tool: files, arrive: steady, rate: 30, agents: 30, name: editor}
+faults: [{tool: search, kind: hang, start: 2s, end: 5s}]
+policies:
+  shared:
+    one_domain: true
+    admission: {concurrency: 300, reserved: 0, queue: 100000}
+    without: [breaker]
+  bulkhead_alone:
+    without: [breaker]
+plots: [flow]
+"""
+
+
+@pytest.mark.timeout(240)
+def test_a_hanging_tool_of_256_agents_leaves_local_tools_alone_on_real_sockets(tmp_path: Path) -> None:
+    """The worked example of seed 000: one pool of 300 slots starves in 200 ms; domains of 16 and 64 do not. Wide bounds."""
+    path = tmp_path / "hanging.yaml"
+    path.write_text(HANGING)
+    run = run_storm(load(str(path)), engine_name="live", **live_engine())
+    local = {name: figures["during"]["tools"]["files"] for name, figures in run.figures.items()}
+    assert local["shared"]["p99_ms"] >= 1500, "a shared pool has to starve, else this shows nothing"
+    for policy in ("seawall", "bulkhead_alone"):
+        assert local[policy]["goodput_share"] >= 0.97, local
+        assert local[policy]["p99_ms"] <= 0.5 * local["shared"]["p99_ms"], local
+        assert run.figures[policy]["during"]["tools"]["search"]["attempts"] <= 2 * 48, "16 slots and a queue of 32"
+        assert run.figures[policy]["during"]["refused"] >= 200

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from gateway.storm.compare import read_run
 from gateway.storm.recording import Recording
 from gateway.storm.runner import run_storm
 from gateway.storm.scenario import PolicySettings, load
+from gateway.storm.summary import summary
 from gateway.storm.virtual import simulate
 
 pytestmark = pytest.mark.timeout(180)
@@ -95,3 +97,14 @@ def test_progress_is_told() -> None:
     assert shares[0] == 0
     assert shares == sorted(shares)
     assert len(shares) > 90
+
+
+def test_a_report_says_how_fast_its_storms_were_simulated(tmp_path: Path) -> None:
+    """Calls, requests and processor time of every policy and seed; machine-dependent, so no figure and no claim."""
+    run = run_storm(dataclasses.replace(load("trip"), seconds=6.0), seeds=(1, 2), out=tmp_path)
+    figures = [one for found in run.by_seed.values() for one in found]
+    assert run.pace.calls == sum(one["calls"] for one in figures)
+    assert run.pace.requests == sum(one["attempts"] for one in figures)
+    assert run.pace.cpu_s > 0
+    assert run.pace.seconds > 0
+    assert f"{run.pace.calls:,} calls and {run.pace.requests:,} requests" in summary(read_run(tmp_path))

@@ -34,6 +34,9 @@ def report_everything(telemetry: Telemetry) -> None:
             journal_queue=5,
             journal_oldest_queued_s=0.25,
             journal_is_healthy=True,
+            rules={("no-delete", "deny", "false"): 3},
+            quarantines_in_force=1,
+            artifact_edges=12,
         )
     )
     call = make_call()
@@ -52,6 +55,8 @@ def report_everything(telemetry: Telemetry) -> None:
     telemetry.journal_committed(7, 0.002)
     telemetry.loop_found(call, "REPEATED_FAILURE_DETECTED", "interrupt", 0.5)
     telemetry.entropy_seen(call, 2.5)
+    telemetry.quarantined("rule", 2)
+    telemetry.quarantine_stage_done("sever", 0.0004)
     telemetry.background_failed("sweeper", ValueError("x"))
 
 
@@ -65,7 +70,7 @@ def test_every_metric_of_the_catalogue_appears_with_exactly_its_labels():
     }
     for row in CATALOGUE:
         family = families[row.name.removesuffix("_total")]
-        assert family.type == ("gauge" if row.kind == "scraped" else row.kind)
+        assert family.type == {"scraped": "gauge", "scraped_total": "counter"}.get(row.kind, row.kind)
         assert family.documentation == row.help
         assert {frozenset(sample.labels) - {"le"} for sample in family.samples} == {frozenset(row.labels)}, row.name
 
@@ -74,7 +79,7 @@ def test_names_follow_the_conventions_that_promtool_checks():
     for row in CATALOGUE:
         assert row.name.startswith("gateway_")
         assert row.name == row.name.lower()
-        assert row.name.endswith("_total") == (row.kind == "counter")
+        assert row.name.endswith("_total") == (row.kind in ("counter", "scraped_total"))
         assert not row.name.endswith(("_ms", "_milliseconds", "_count", "_sum", "_bucket"))
         if row.kind == "histogram":
             assert row.name.endswith(("_seconds", "_entropy"))

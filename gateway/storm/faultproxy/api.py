@@ -1,14 +1,14 @@
 """The HTTP interface: toxiproxy's paths and documents, so that its clients work, and a log, resets and scripts.
 
-GET  /version · GET|POST /proxies · GET|POST|DELETE /proxies/P · GET|POST /proxies/P/toxics
-GET|POST|DELETE /proxies/P/toxics/T · POST /reset
+GET  /version · GET|POST /proxies · POST /populate · GET|POST|PATCH|DELETE /proxies/P · GET|POST /proxies/P/toxics
+GET|POST|PATCH|DELETE /proxies/P/toxics/T · POST /reset
 GET|DELETE /proxies/P/requests    what was seen     POST /script    faults over time
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from json import JSONDecodeError
 from typing import Any
@@ -20,9 +20,13 @@ from gateway.storm.faultproxy.proxy import HOST, Proxy
 from gateway.storm.faultproxy.script import acts_of, play
 from gateway.storm.faultproxy.toxics import Toxic, ToxicError
 
-__all__ = ["FaultProxies", "api"]
+__all__ = ["FaultProxies", "ProxyExists", "api"]
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class ProxyExists(ToxicError):
+    """The name is taken."""
 
 
 class FaultProxies:
@@ -33,22 +37,32 @@ class FaultProxies:
         self._seed = seed
         self._playing: asyncio.Task[None] | None = None
 
-    async def create(self, name: str, upstream: str, *, port: int = 0, is_http: bool = True) -> Proxy:
-        """Make a link and let it listen.
+    async def create(
+        self, name: str, upstream: str, *, port: int = 0, is_http: bool = True, is_enabled: bool = True
+    ) -> Proxy:
+        """Make a link and let it listen, unless it is to be down.
 
         Raises:
-            ToxicError: the upstream is not HOST:PORT on this machine, or the name is taken.
+            ProxyExists: the name is taken.
+            ToxicError: the upstream is not HOST:PORT on this machine.
         """
         host, _, number = upstream.rpartition(":")
         if host not in (HOST, "localhost", "[::1]") or not number.isdigit():
             raise ToxicError(f"`upstream` is 127.0.0.1:PORT, not {upstream!r}: faults are for this machine only")
         if name in self.proxies:
-            raise ToxicError(f"there is a proxy {name!r} already")
+            raise ProxyExists(f"there is a proxy {name!r} already")
         proxy = self.proxies[name] = Proxy(
             name, (host.strip("[]"), int(number)), port=port, seed=self._seed, is_http=is_http
         )
         await proxy.enable()
+        if not is_enabled:
+            await proxy.disable()
         return proxy
+
+    async def remove(self, name: str) -> None:
+        """Take a link away. Raises KeyError if there is none."""
+        await self.proxies[name].disable()
+        del self.proxies[name]
 
     async def reset(self) -> None:
         """Enable every link, remove every toxic, end the script."""
@@ -87,13 +101,16 @@ def api(proxies: FaultProxies) -> web.Application:
             web.get("/version", routes.version),
             web.get("/proxies", routes.list),
             web.post("/proxies", routes.create),
+            web.post("/populate", routes.populate),
             web.get("/proxies/{proxy}", routes.show),
             web.post("/proxies/{proxy}", routes.update),
+            web.patch("/proxies/{proxy}", routes.update),
             web.delete("/proxies/{proxy}", routes.delete),
             web.get("/proxies/{proxy}/toxics", routes.toxics),
             web.post("/proxies/{proxy}/toxics", routes.add),
             web.get("/proxies/{proxy}/toxics/{toxic}", routes.toxic),
             web.post("/proxies/{proxy}/toxics/{toxic}", routes.change),
+            web.patch("/proxies/{proxy}/toxics/{toxic}", routes.change),
             web.delete("/proxies/{proxy}/toxics/{toxic}", routes.remove),
             web.get("/proxies/{proxy}/requests", routes.requests),
             web.delete("/proxies/{proxy}/requests", routes.forget),
@@ -108,6 +125,8 @@ def api(proxies: FaultProxies) -> web.Application:
 async def _told(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
+    except ProxyExists as error:
+        return web.json_response({"error": str(error), "status": 409}, status=409)
     except (ToxicError, JSONDecodeError) as error:
         return web.json_response({"error": str(error), "status": 400}, status=400)
     except KeyError as error:
@@ -128,14 +147,33 @@ class _Routes:
         return web.json_response({name: _document(proxy) for name, proxy in self._all.proxies.items()})
 
     async def create(self, request: web.Request) -> web.Response:
-        asked = await _body(request)
+        return web.json_response(_document(await self._create(await _body(request))), status=201)
+
+    async def populate(self, request: web.Request) -> web.Response:
+        """Have the links of a list: those that are there already stay, under another upstream or port they are made anew."""
+        asked = await request.json()
+        if not isinstance(asked, Sequence) or not all(isinstance(one, dict) for one in asked):
+            raise ToxicError("a list of proxies is expected")
+        made = []
+        for one in asked:
+            known = self._all.proxies.get(str(one.get("name")))
+            if known is not None and not _is_same(known, one):
+                await self._all.remove(known.name)
+                known = None
+            made.append(_document(known or await self._create(one)))
+        return web.json_response({"proxies": made}, status=201)
+
+    async def _create(self, asked: dict[str, Any]) -> Proxy:
         port = str(asked.get("listen") or "0").rpartition(":")[2]
         if not port.isdigit() or "name" not in asked:
             raise ToxicError("a proxy needs `name`, `upstream`, and `listen` such as 127.0.0.1:0")
-        proxy = await self._all.create(
-            str(asked["name"]), str(asked.get("upstream")), port=int(port), is_http=bool(asked.get("http", True))
+        return await self._all.create(
+            str(asked["name"]),
+            str(asked.get("upstream")),
+            port=int(port),
+            is_http=bool(asked.get("http", True)),
+            is_enabled=bool(asked.get("enabled", True)),
         )
-        return web.json_response(_document(proxy), status=201)
 
     async def show(self, request: web.Request) -> web.Response:
         return web.json_response(_document(self._proxy(request)))
@@ -147,8 +185,7 @@ class _Routes:
         return web.json_response(_document(proxy))
 
     async def delete(self, request: web.Request) -> web.Response:
-        await self._proxy(request).disable()
-        del self._all.proxies[request.match_info["proxy"]]
+        await self._all.remove(request.match_info["proxy"])
         return web.Response(status=204)
 
     async def toxics(self, request: web.Request) -> web.Response:
@@ -189,6 +226,12 @@ class _Routes:
     async def script(self, request: web.Request) -> web.Response:
         self._all.play(await request.json())
         return web.Response(status=204)
+
+
+def _is_same(proxy: Proxy, asked: dict[str, Any]) -> bool:
+    port = str(asked.get("listen") or "0").rpartition(":")[2]
+    known = f"{proxy.upstream[0]}:{proxy.upstream[1]}"
+    return known == str(asked.get("upstream")) and port in ("0", str(proxy.port))
 
 
 async def _body(request: web.Request) -> dict[str, Any]:

@@ -166,6 +166,21 @@ async def test_reconnection(ctx: Context) -> str:
     return "Reconnection test completed successfully"
 
 
+_later: set[asyncio.Task[None]] = set()
+
+
+@server.tool()
+async def announce_later(delay_s: float, ctx: Context) -> str:
+    """Says after a while, on the session's own stream, that the resources have changed."""
+
+    async def announce() -> None:
+        await asyncio.sleep(delay_s)
+        await ctx.session.send_resource_list_changed()
+
+    _later.add(asyncio.ensure_future(announce()))
+    return "soon"
+
+
 class Address(BaseModel):
     street: str = ""
     kind: Literal["home", "work"] = "home"

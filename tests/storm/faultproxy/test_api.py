@@ -62,6 +62,27 @@ async def test_a_client_of_toxiproxy_finds_what_it_knows(client: TestClient, ori
     assert (await client.get("/proxies/x")).status == 404
 
 
+async def test_links_are_made_down_changed_and_made_anew_as_toxiproxy_does(
+    client: TestClient,  # type: ignore[type-arg]
+    origin: Origin,
+) -> None:
+    """What its newer clients ask for: PATCH, /populate, a link that is down from the start, 409 for a name that is taken."""
+    upstream = f"127.0.0.1:{origin.port}"
+    wanted = [{"name": name, "listen": "127.0.0.1:0", "upstream": upstream, "enabled": False} for name in ("x", "y")]
+    made = await client.post("/populate", json=wanted)
+    assert made.status == 201
+    assert [(one["name"], one["enabled"]) for one in (await made.json())["proxies"]] == [("x", False), ("y", False)]
+    assert (await client.post("/proxies", json=wanted[0])).status == 409
+    assert (await (await client.patch("/proxies/x", json={"enabled": True})).json())["enabled"] is True
+    await client.post("/proxies/x/toxics", json={"type": "latency"})
+    changed = await client.patch("/proxies/x/toxics/latency_downstream", json={"attributes": {"jitter": 3}})
+    assert (await changed.json())["attributes"] == {"latency": 0.0, "jitter": 3.0}
+    again = await client.post("/populate", json=[wanted[0], {**wanted[1], "upstream": "127.0.0.1:9"}])
+    kept, anew = (await again.json())["proxies"]
+    assert kept["toxics"], "what is there already stays as it is"
+    assert anew["upstream"] == "127.0.0.1:9"
+
+
 async def test_a_script_is_played_in_order(proxies: FaultProxies, client: TestClient, origin: Origin) -> None:  # type: ignore[type-arg]
     proxy = await proxies.create("x", f"127.0.0.1:{origin.port}")
     told = await client.post(
@@ -85,6 +106,7 @@ async def test_a_script_is_played_in_order(proxies: FaultProxies, client: TestCl
         ("/proxies", {"name": "y", "upstream": "example.com:80"}, "this machine only"),
         ("/proxies", {"upstream": "127.0.0.1:80"}, "needs `name`"),
         ("/proxies", [], "object"),
+        ("/populate", {"name": "x"}, "a list of proxies"),
         ("/proxies/x/toxics", {"type": "latncy"}, "there is no toxic 'latncy'; there are latency"),
         ("/proxies/x/toxics", {"type": "latency", "attributes": {"latncy": 1}}, "it has latency, jitter"),
         ("/proxies/x/toxics", {"type": "latency", "stream": "sideways"}, "upstream or downstream"),
