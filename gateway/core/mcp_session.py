@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from gateway.core.message import Headers
 
-__all__ = ["Client", "client_from", "client_parts", "sealed", "sealed_places", "unsealed", "unsealed_places"]
+__all__ = ["Client", "apart", "client_from", "client_parts", "sealed", "sealed_places", "unsealed", "unsealed_places"]
 
 LIMIT_BYTES: Final = 6_000
 _MAC_BYTES: Final = 16
@@ -59,6 +59,15 @@ class Client:
     def can(self, capability: str) -> bool:
         """Whether it declared a capability."""
         return isinstance(self.capabilities.get(capability), Mapping)
+
+
+def apart(client: Client) -> Client:
+    """Return a client without a session as one with its own if it has a credential: no two credentials share a session at a
+    server that keeps state in it."""
+    if client.nonce or not client.credentials:
+        return client
+    digest = sha256(b"\n".join(value for _, value in client.credentials)).hexdigest()
+    return replace(client, nonce=f"credential {digest[:32]}")
 
 
 def sealed(client: Client, key: bytes) -> str:

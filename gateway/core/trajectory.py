@@ -554,7 +554,8 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             if isinstance(record, TrajectoryReleased) and state.circles is not None:
                 state.circles.released(state.version + 1)
         case BudgetTightened():
-            state.budget.update(record.caps)
+            for name, cap in record.caps.items():
+                state.budget[name] = min(cap, state.budget.get(name, cap))
         case UsageReported():
             _used(state, record)
         case ChildOpened():

@@ -380,11 +380,11 @@ class McpFront:
             return _refused(409, "This session has its stream open already.")
         last = (first_header(request.headers, b"last-event-id") or b"").decode("latin-1")
         conversation.places = unsealed_places(last, client.nonce, self._key) or conversation.places
-        attending = [
+        conversation.attending = [
             self._later(self.service.attend(server.name, client, conversation.places.get(server.name)))
             for server in self._servers_of(client)
         ]
-        body = _Stream(_unasked(conversation), lambda: _cancel_all(attending))
+        body = _Stream(_unasked(conversation), partial(_cancel_all, conversation.attending))
         return OutgoingResponse(status=200, headers=_STREAM, body=body)
 
     async def _delete(self, request: IncomingRequest, tool: ToolSpec | None) -> OutgoingResponse:
@@ -393,7 +393,8 @@ class McpFront:
         client = self._recognised(request, tool)
         if isinstance(client, OutgoingResponse):
             return client
-        self._conversations.end(client.nonce)
+        ended = self._conversations.end(client.nonce)
+        _cancel_all([] if ended is None else ended.attending)  # or they would open the sessions again that end here
         await self._forget(client)
         return OutgoingResponse(status=204)
 
@@ -401,7 +402,7 @@ class McpFront:
 
     def heard(self, tool: str, client: Client | None, method: str, params: str | None, place: str | None) -> None:
         """Tell the client whose session it was said in; of what was said to all (a child), those whom it concerns."""
-        self.service.heard(tool, method, params, is_for_all=client is None or not client.nonce)
+        self.service.heard(tool, method, params, client)
         for conversation in self._conversations.all():
             if not conversation.listeners or conversation.client.scope not in ("", tool):
                 continue

@@ -621,7 +621,7 @@ class Trajectories:
         return failed
 
     def _note_doubt(self, state: Trajectory) -> None:
-        if state.in_doubt:
+        if state.in_doubt and state.is_open:
             self._doubtful.add(state.id)
         else:
             self._doubtful.discard(state.id)
@@ -737,7 +737,7 @@ class Trajectories:
         """Bring a run that was read up to what this process knows of it, and put it in its place among the others."""
         self._note_doubt(run.state)
         aside = self._aside.pop(run.state.id, None) or Aside()
-        if left := aside.not_there({step.key for step in run.state.steps.values()}):
+        if run.state.is_open and (left := aside.not_there({step.key for step in run.state.steps.values()})):
             self._aside[run.state.id] = left
         self._observe_again(run, aside.missing(on_disk))
         if run.state.is_open:

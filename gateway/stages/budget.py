@@ -102,7 +102,7 @@ class BudgetStage:
 
     async def _metered(self, call: Call, proceed: Handler) -> Outcome:
         run = self._trajectories.get(call.trajectory)
-        if run is not None and run.is_lost and run.state.budget:
+        if run is not None and run.is_lost and (run.state.budget or call.budget is not None):
             try:
                 run = await self._trajectories.find(call.trajectory)
             except JournalUnavailable as error:
@@ -277,7 +277,9 @@ def _is_retry(run: Run, call: Call) -> bool:
 def _is_unsent(run: Run, call: Call) -> bool:
     """Whether a call that was refused never left."""
     step = None if call.step is None else run.state.steps.get(call.step)
-    return step is None or (step.state is StepState.FAILED and step.fault == UNSENT_FAULT)
+    if step is None or step.key != call.key:
+        return True  # the run was read anew, and lacks its intent
+    return step.state is StepState.FAILED and step.fault == UNSENT_FAULT
 
 
 def _read(usage: Usage, outcome: Success) -> dict[str, float]:
