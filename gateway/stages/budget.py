@@ -230,7 +230,7 @@ class BudgetStage:
     ) -> Outcome:
         """Take what the call cost. `answer` is what the tool answered, where the agent may be given something else."""
         meter, at = meter_of(run), self._clock.at()
-        if taken and isinstance(outcome, Rejected) and _is_unsent(run, call):
+        if taken and isinstance(answer or outcome, Rejected) and _is_unsent(run, call):
             spend(run, taken, -1.0)
             taken = {}
         told = self._told(call, answer or outcome, taken)
