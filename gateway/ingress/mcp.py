@@ -270,21 +270,26 @@ class McpFront:
         return client if given is None else replace(client, agent=given)
 
     async def _conversation(self, client: Client) -> Conversation | None:
-        found = self._conversations.of(client)
-        if found is None:
+        conversation = self._of(client)
+        if conversation is None:
             return None
-        conversation, gone = found
         conversation.client = client
-        for one in gone:
-            self._later(self._evict(one.client))
         if conversation.log_level is None:
             conversation.log_level = self.service.level_of(client)
         return conversation
 
     def adopt(self, client: Client) -> Conversation:
         """Return the conversation of a client that comes another way than over HTTP."""
+        return self._of(client) or Conversation(client)
+
+    def _of(self, client: Client) -> Conversation | None:
         found = self._conversations.of(client)
-        return Conversation(client) if found is None else found[0]
+        if found is None:
+            return None
+        conversation, gone = found
+        for one in gone:
+            self._later(self._evict(one.client))
+        return conversation
 
     async def _evict(self, client: Client) -> None:
         for tool in self._servers_of(client):
@@ -372,10 +377,9 @@ class McpFront:
         client = self._recognised(request, tool)
         if isinstance(client, OutgoingResponse):
             return client
-        found = self._conversations.of(client)
-        if found is None:
+        conversation = self._of(client)
+        if conversation is None:
             return _full()
-        conversation = found[0]
         if conversation.listeners:
             return _refused(409, "This session has its stream open already.")
         last = (first_header(request.headers, b"last-event-id") or b"").decode("latin-1")
