@@ -22,6 +22,7 @@ from typing import Any, Final
 from gateway.core.message import Headers
 
 __all__ = [
+    "ANONYMOUS",
     "Client",
     "apart",
     "bounded",
@@ -34,6 +35,9 @@ __all__ = [
 ]
 
 LIMIT_BYTES: Final = 6_000
+ANONYMOUS: Final = "anonymous "
+"""So begins what names a client of the handshake era that carries no session id; its agent follows."""
+
 _MAC_BYTES: Final = 16
 _SESSION: Final = b"mcp-session\n"
 _PLACES: Final = b"mcp-places\n"
@@ -74,10 +78,11 @@ class Client:
 def apart(client: Client) -> Client:
     """Return a client without a session as one with its own if it has a credential: no two credentials share a session at a
     server that keeps state in it."""
-    if client.nonce or not client.credentials:
+    is_bound = client.nonce and not client.nonce.startswith(ANONYMOUS)
+    if is_bound or not client.credentials:
         return client
     digest = sha256(b"\n".join(value for _, value in client.credentials)).hexdigest()
-    return replace(client, nonce=f"credential {digest[:32]}")
+    return replace(client, nonce=f"credential {digest[:32]} {client.nonce}".strip())
 
 
 def bounded(client: Client) -> Client:

@@ -49,7 +49,7 @@ from gateway.core.mcp_era import (
     is_modern,
     negotiated,
 )
-from gateway.core.mcp_session import Client, sealed, sealed_places, unsealed, unsealed_places
+from gateway.core.mcp_session import ANONYMOUS, Client, sealed, sealed_places, unsealed, unsealed_places
 from gateway.core.message import BytesBody, Headers, first_header, without_headers
 from gateway.core.outcome import Refusal
 from gateway.core.problem import problem
@@ -257,7 +257,7 @@ class McpFront:
             agent = _agent(request) or request.peer or "local"
             said = (first_header(request.headers, b"mcp-protocol-version") or b"2025-03-26").decode("latin-1")
             proven = request.proven_agent is not None
-            return Client(nonce=f"anonymous {agent}", agent=agent, is_proven=proven, version=negotiated(said))
+            return Client(nonce=f"{ANONYMOUS}{agent}", agent=agent, is_proven=proven, version=negotiated(said))
         client = unsealed(id.decode("latin-1"), self._key)
         scope = "" if tool is None else tool.name
         if client is None or client.scope != scope or self._conversations.has_ended(client.nonce):
