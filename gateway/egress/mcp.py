@@ -22,6 +22,7 @@ from gateway.core.mcp_tools import called
 from gateway.core.message import Body, BytesBody, Reply, Request, first_header
 from gateway.core.tool import ToolSpec
 from gateway.egress import Egress, Timings
+from gateway.egress.mcp_guardian import Guardian
 from gateway.egress.mcp_http import HttpServer, never_sent, place_of
 from gateway.egress.mcp_link import OWN_CLIENT, Answer, Exchange, OnEvent, OnQuestion, Server, Session
 from gateway.egress.mcp_memory import SessionMemory
@@ -60,6 +61,7 @@ class McpEgress:
         self.child_capabilities: Mapping[str, object] = {"sampling": {}, "elicitation": {}}
         self._http = http
         self._clock = clock
+        self._guardian = Guardian()
         self._servers: dict[str, Server] = {}
         self._specs: dict[str, ToolSpec] = {}
         self._retired: list[tuple[Server, bool]] = []
@@ -208,7 +210,13 @@ class McpEgress:
         server: Server
         if tool.mcp.command:
             server = StdioServer(
-                tool, self._clock, self._heard, self._asked, self.memory, capabilities=self.child_capabilities
+                tool,
+                self._clock,
+                self._heard,
+                self._asked,
+                self.memory,
+                self._guardian,
+                capabilities=self.child_capabilities,
             )
         else:
             server = HttpServer(tool, self._http, self._clock, self.memory, self._heard, self._asked)
@@ -236,6 +244,7 @@ class McpEgress:
         servers, self._servers, self._retired = [*self._servers.values(), *(one for one, _ in self._retired)], {}, []
         for server in servers:
             await server.close(is_leaving=True)
+        self._guardian.close()
         await self._http.close()
 
 

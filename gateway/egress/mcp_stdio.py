@@ -10,6 +10,8 @@ or with us; of a changed resource only those are told who subscribed to it.
 What reached a child that dies is in doubt: its pipe took the bytes. A child that dies again and again is started with
 growing pauses (full jitter); calls wait out a short pause, and are refused at once in a long one: nothing was sent.
 
+A child whose gateway is killed is ended by the guardian (`mcp_guardian.py`).
+
 The child sees a short list of our variables and those of the manifest; what it writes to stderr goes to the log.
 
 Source: MCP "Transports", stdio (close stdin, then terminate, then kill); Brooker 2015 (full jitter).
@@ -49,6 +51,7 @@ from gateway.core.mcp_session import Client
 from gateway.core.message import Reply
 from gateway.core.tool import ToolSpec
 from gateway.egress import Timings
+from gateway.egress.mcp_guardian import Guardian
 from gateway.egress.mcp_http import enveloped, facts_of, greeting, readdressed
 from gateway.egress.mcp_link import Answer, Exchange, OnEvent, OnQuestion, Server, ServerFacts, Session
 from gateway.egress.mcp_memory import SessionMemory
@@ -78,16 +81,18 @@ class StdioServer:
         on_event: OnEvent,
         on_question: OnQuestion,
         memory: SessionMemory,
+        guardian: Guardian,
         *,
         capabilities: Mapping[str, object],
     ) -> None:
-        """`memory` is what clients have set in the children before; `capabilities` is what the child is told that its client
-        can do: more than an agent can is refused then."""
+        """`memory` is what clients have set in the children before; `guardian` ends the child if we are killed;
+        `capabilities` is what the child is told that its client can do: more than an agent can is refused then."""
         self.tool = tool
         self._clock = clock
         self._on_event = on_event
         self._on_question = on_question
         self._memory = memory
+        self._guardian = guardian
         self._capabilities = capabilities
         self._child: _Child | None = None
         self._lock = asyncio.Lock()
@@ -123,7 +128,7 @@ class StdioServer:
         return self._child is not None and self._child.is_alive
 
     async def _start(self, client: Client, limit_s: float) -> Session | Broken:
-        child = _Child(self.tool, self._on_event, self._on_question)
+        child = _Child(self.tool, self._on_event, self._on_question, self._guardian)
         try:
             await child.start()
         except OSError as error:
@@ -229,12 +234,13 @@ class _Waiting:
 class _Child:
     """A process, and the conversation with it."""
 
-    def __init__(self, tool: ToolSpec, on_event: OnEvent, on_question: OnQuestion) -> None:
+    def __init__(self, tool: ToolSpec, on_event: OnEvent, on_question: OnQuestion, guardian: Guardian) -> None:
         self.facts: ServerFacts = ServerFacts(version=LEGACY[0], is_modern=False)
         self.client = Client(version=LEGACY[0])
         self._tool = tool
         self._on_event = on_event
         self._on_question = on_question
+        self._guardian = guardian
         self._process: asyncio.subprocess.Process | None = None
         self._waiting: dict[str, _Waiting] = {}
         self._next = 0
@@ -272,6 +278,7 @@ class _Child:
             limit=LINE_LIMIT,
             start_new_session=True,
         )
+        self._guardian.watch(self._process.pid)
         self._reader = self._spawn(self._read())
         self._spawn(self._log())
 
@@ -473,6 +480,7 @@ class _Child:
                     await process.wait()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
+        self._guardian.leave(process.pid)
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:

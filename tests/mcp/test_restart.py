@@ -355,3 +355,36 @@ async def test_a_log_level_for_all_servers_reaches_each_of_them(tmp_path: Path) 
                 assert await told(early) == ["debug", "debug"]
     finally:
         await server.kill()
+
+
+async def test_a_killed_gateway_leaves_no_child_behind(tmp_path: Path) -> None:
+    """Neither one that goes on without its pipes, nor what such a one has started: their group is ended by the guardian."""
+    script = tmp_path / "stubborn.py"
+    script.write_text(
+        "import os, signal, subprocess, sys, threading\n"
+        "from mcp.server.mcpserver import MCPServer\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "wait = 'import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()'\n"
+        "helper = subprocess.Popen([sys.executable, '-c', wait], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)\n"
+        "server = MCPServer('stubborn')\n"
+        "@server.tool()\n"
+        "def pids() -> str:\n    return f'{os.getpid()} {helper.pid}'\n"
+        "server.run('stdio')\n"
+        "threading.Event().wait()\n"
+    )
+    text = f"version: 1\ntools:\n  pay: {{mcp: {{command: [{sys.executable}, {script}]}}}}\n"
+    async with gateway(tmp_path, text) as child:
+        async with Client(f"http://{child.listen}/seawall/mcp/pay", mode="legacy") as client:
+            said = (await client.call_tool("pids", {})).content[0].text
+            await child.kill()
+        async with asyncio.timeout(20):
+            while any(is_running(int(pid)) for pid in said.split()):
+                await asyncio.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process that is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
