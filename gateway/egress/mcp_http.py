@@ -424,7 +424,7 @@ class HttpSession:
         return _Heard.FAILED if is_passing and reply.status != 501 else _Heard.NOTHING
 
     async def _drain(self, reply: Reply) -> None:
-        events, exchange = Events(), Exchange(client=self.client)
+        events, exchange = Events(ANSWER_LIMIT), Exchange(client=self.client)
         try:
             async for event in _events(reply, events):
                 self._since = event.id or self._since
@@ -505,7 +505,7 @@ class HttpSession:
 
     async def _read(self, sent: str, reply: Reply, exchange: Exchange, timings: Timings) -> Answer:
         name = self._server.tool.name
-        events = Events()
+        events = Events(ANSWER_LIMIT)
         try:
             if not _is_stream(reply):
                 return await self._plain(sent, reply)

@@ -65,6 +65,9 @@ LONGEST_PAUSE_S: Final = 30.0
 PATIENCE_S: Final = 1.0
 STEADY_S: Final = 30.0
 """A child that has lived so long did start well: the next pause is a short one again."""
+_PIECE: Final = 64 << 10
+_SAID_MAX: Final = 1_000
+"""As much of a line of its stderr is kept, in bytes; all of it is read, as a child waits for that."""
 PROBE_S: Final = 3.0
 """How long a child that refused the handshake may take to answer `server/discover`."""
 
@@ -228,7 +231,12 @@ class _Waiting:
     def __init__(self, exchange: Exchange, token: str | None) -> None:
         self.exchange = exchange
         self.token = token
-        self.answer: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[Message | Broken] = asyncio.get_running_loop().create_future()
+
+    def take(self, answer: Message | Broken) -> None:
+        """Take the answer, unless there is one."""
+        if not self.answer.done():
+            self.answer.set_result(answer)
 
 
 class _Child:
@@ -341,8 +349,7 @@ class _Child:
             if not await self._write(request(sent, method, params)):
                 return Broken(Fault.RESET, Dispatched.MAYBE, f"{name} ended while the call was written to it")
             async with asyncio.timeout(timings.total_s if timings is not _UNBOUNDED else None):
-                answer = await waiting.answer
-            return answer or Broken(Fault.RESET, Dispatched.YES, f"{name} ended before it answered")
+                return await waiting.answer
         except TimeoutError:
             self._cancelled_soon(sent)
             return Broken(Fault.TIMEOUT, Dispatched.YES, f"{name} did not answer within {timings.total_s:.0f} s")
@@ -377,28 +384,33 @@ class _Child:
     async def _read(self) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
+        broken = Broken(Fault.RESET, Dispatched.YES, f"{self._tool.name} ended before it answered")
         try:
             while line := await self._process.stdout.readline():
                 if line.strip():
                     self._take(line)
         except ValueError:
-            _log.warning("an MCP server wrote a line that is too long", extra={"tool": self._tool.name})
+            what = f"wrote a line of more than {LINE_LIMIT} bytes"
+            broken = Broken(Fault.PROTOCOL, Dispatched.YES, f"{self._tool.name} {what}, and is started again")
+            _log.warning("an MCP server %s", what, extra={"tool": self._tool.name})
         finally:
             for waiting in self._waiting.values():
-                if not waiting.answer.done():
-                    waiting.answer.set_result(None)
+                waiting.take(broken)
 
     def _take(self, line: bytes) -> None:
         try:
             message = parse(line)
-        except Malformed:
+        except Malformed as error:
+            # Many write to stdout what is meant for people. Only of what names a request it is known whose answer it is.
             _log.warning("an MCP server wrote a line that is no message", extra={"tool": self._tool.name})
+            if (waiting := self._waiting.get(error.id)) is not None:
+                what = f"{self._tool.name} sent something that is not MCP: {error}"
+                waiting.take(Broken(Fault.PROTOCOL, Dispatched.YES, what))
             return
         match message.kind:
             case Kind.RESPONSE:
-                waiting = self._waiting.get(message.id)
-                if waiting is not None and not waiting.answer.done():
-                    waiting.answer.set_result(message)
+                if (waiting := self._waiting.get(message.id)) is not None:
+                    waiting.take(message)
             case Kind.REQUEST:
                 self._spawn(self._answer(message))
             case Kind.NOTIFICATION:
@@ -442,9 +454,12 @@ class _Child:
     async def _log(self) -> None:
         assert self._process is not None
         assert self._process.stderr is not None
-        with contextlib.suppress(ValueError):
-            while line := await self._process.stderr.readline():
-                text = line[:1000].decode("utf-8", "replace").rstrip()
+        rest = b""
+        while piece := await self._process.stderr.read(_PIECE):
+            *lines, rest = (rest + piece).split(b"\n")
+            rest = rest[:_SAID_MAX]
+            for line in lines:
+                text = line[:_SAID_MAX].decode("utf-8", "replace").rstrip()
                 self._said.append(text)
                 _log.debug("said: %s", text, extra={"event": "mcp_stderr", "tool": self._tool.name})
 

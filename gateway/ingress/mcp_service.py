@@ -254,7 +254,10 @@ class McpService:
             return self._unreachable(message, tool, answer)
         if answer.result is None:
             return _error_of(message, answer)
-        page = self.listings.page(tool, answer)
+        try:
+            page = self.listings.page(tool, answer)
+        except ValueError as error:
+            return error_message(message.id, INTERNAL_ERROR, f"The answer of {tool.name} is no list of tools: {error}.")
         if not (added := _polls([tool])) or "nextCursor" in answer.value:
             return page
         shown = members(page)["tools"][1]
