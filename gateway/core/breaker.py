@@ -397,10 +397,11 @@ class Breaker:
         settings, ring = self._settings, self._ring
         is_failure = verdict is not _SUCCESS
         ring.add((now, is_failure, is_slow), settings.window, now - settings.max_age)
-        if now - self._streak_at > settings.max_age:
+        if verdict is _FAILURE:
+            self._streak = self._streak + 1 if now - self._streak_at <= settings.max_age else 1
+            self._streak_at = now
+        else:
             self._streak = 0
-        self._streak = self._streak + 1 if verdict is _FAILURE else 0
-        self._streak_at = now
         if self._evidence.shows_health(is_failure, settings):
             self._level = max(0, self._level - 1)
         if (ring.failures or ring.slow) and (cause := self._trip_cause()) is not None:
@@ -491,8 +492,9 @@ class _Ring:
         """Add the latest, and drop what exceeds the window or is older than `oldest_s`."""
         samples = self._samples
         samples.append(sample)
-        self.failures += sample[1]
-        self.slow += sample[2]
+        if sample[1] or sample[2]:
+            self.failures += sample[1]
+            self.slow += sample[2]
         while len(samples) > window or samples[0][0] < oldest_s:
             self._drop()
 

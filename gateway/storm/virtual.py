@@ -9,6 +9,7 @@ the same recording, to the byte (`tests/storm/test_road.py`). The stages also ta
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -90,8 +91,8 @@ class _Arrivals:
 
     def __init__(self, lab: Lab, load: LoadSettings, stations: Sequence[Station], when: Iterator[float]) -> None:
         self._loop, self._when = lab.loop, when
-        self._begins = [(stations[number % len(stations)], name) for number, name in enumerate(names(load))]
-        self._number = 0
+        begins = [(stations[number % len(stations)], name) for number, name in enumerate(names(load))]
+        self._agents = itertools.cycle(begins)
         self._due = math.inf
 
     def begin(self) -> None:
@@ -100,17 +101,22 @@ class _Arrivals:
         self()
 
     def __call__(self) -> None:
-        """Begin what is due; come again for the next."""
-        loop, begins, when = self._loop, self._begins, self._when
-        due, number, now = self._due, self._number, loop.now
+        """Begin what is due, once the next is waited for."""
+        loop, now = self._loop, self._loop.now
+        due, agents, when = self._due, self._agents, self._when
+        begins: list[Callable[[], None]] = []
         while due <= now:
-            station, name = begins[number % len(begins)]
-            loop.soon.append(station.kind(station, name, due).begin)
-            number += 1
+            station, name = next(agents)
+            begins.append(station.kind(station, name, due).begin)
             due = next(when, math.inf)
-        self._due, self._number = due, number
+        self._due = due
         if due < math.inf:
             loop.wake(due, self)
+        if loop.soon:
+            loop.soon.extend(begins)
+            return
+        for begin in begins:
+            begin()
 
 
 class _Agents:

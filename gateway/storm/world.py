@@ -40,6 +40,8 @@ class VirtualTool:
     def __init__(self, settings: WorldSettings, faults: Sequence[FaultSettings], source: random.Random) -> None:
         self._settings = settings
         self._faults = [fault for fault in faults if fault.kind != "slow"]
+        self._first = min((fault.start for fault in self._faults), default=math.inf)
+        self._last = max((fault.end for fault in self._faults), default=math.inf)
         self._slow = [fault for fault in faults if fault.kind == "slow"]
         self._source = source
         self._free = [0.0] * settings.workers
@@ -104,7 +106,7 @@ class VirtualTool:
         What breaks in the same way each time is the same object each time: one of `STANDING`.
         """
         kind = ""
-        if self._faults:
+        if self._first <= now < self._last:
             fault = self.fault(now)
             kind = "" if fault is None else fault.kind
         if kind == "down":
