@@ -29,6 +29,7 @@ from annotated_types import Ge, Gt
 
 from gateway.core.codes import Code
 from gateway.core.setting import SECONDS, Doc
+from gateway.core.value import frozen
 
 __all__ = [
     "Admission",
@@ -101,7 +102,7 @@ class Ticket:
     granted_at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class AdmissionRefusal:
     """No place. `wait_s` is when one can be expected."""
 

@@ -402,8 +402,8 @@ class Breaker:
             self._streak_at = now
         else:
             self._streak = 0
-        if self._evidence.shows_health(is_failure, settings):
-            self._level = max(0, self._level - 1)
+        if self._level and self._evidence.shows_health(is_failure, settings):
+            self._level -= 1
         if (ring.failures or ring.slow) and (cause := self._trip_cause()) is not None:
             self._move(cause, now)
 
@@ -516,7 +516,10 @@ class _Ring:
 
 
 class _Evidence:
-    """Stretches of `window` outcomes while closed; one with less than half the failures that open shows health."""
+    """Stretches of `window` outcomes while closed; one with less than half the failures that open shows health.
+
+    Begun anew whenever the breaker closes, and kept only while there is a level to take back: none comes while closed.
+    """
 
     def __init__(self) -> None:
         self._outcomes = 0

@@ -225,20 +225,20 @@ class _Trip(Trip):
             station.trials += 1
         if station.is_smeared:
             smear_s = station.world.smear_s()
-            station.loop.wake(now + smear_s, partial(self._arrive, smear_s))
+            station.loop.wake(now + smear_s, partial(self._smeared, smear_s))
         else:
-            self._arrive(0.0)
+            self._arrive(now, station.first_byte_s)
 
-    def _arrive(self, smear_s: float) -> None:
-        """Be at the tool, and wait for what comes of it."""
+    def _smeared(self, smear_s: float) -> None:
         station = self.station
+        self._arrive(station.loop.now, max(0.0, station.first_byte_s - smear_s))
+
+    def _arrive(self, now: float, patience_s: float) -> None:
+        """Be at the tool, and wait for what comes of it."""
+        station, left_s = self.station, self.deadline - self.sent
         loop, world = station.loop, station.world
-        now = loop.now
         station.arrived(now, station.name, self.attempt, world.queued(now), station.trials if self.is_trial else 0)
-        patience_s, left_s = station.first_byte_s - smear_s, self.deadline - self.sent
-        takes_s, self.exchange = world.answer(
-            now, patience_s if 0 < patience_s < left_s else max(0.0, min(patience_s, left_s))
-        )
+        takes_s, self.exchange = world.answer(now, patience_s if patience_s < left_s else max(0.0, left_s))
         heappush(loop.timers, (now + takes_s, next(loop.order), self._answered))
 
     def _answered(self) -> None:

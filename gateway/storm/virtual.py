@@ -21,7 +21,7 @@ from gateway.storm.recording import Recording
 from gateway.storm.road import Road
 from gateway.storm.scenario import LoadSettings, PolicySettings, Scenario
 from gateway.storm.staged import Staged
-from gateway.storm.trip import Gateway, Lab, Station
+from gateway.storm.trip import Gateway, Lab, Station, Trip
 from gateway.storm.virtualtime import VirtualClock, VirtualLoop, run
 from gateway.storm.world import World
 
@@ -96,27 +96,36 @@ class _Arrivals:
         self._due = math.inf
 
     def begin(self) -> None:
-        """Wait for the first."""
+        """Begin what is due at once, and wait for what is not."""
         self._due = next(self._when, math.inf)
-        self()
+        self._together()
 
     def __call__(self) -> None:
-        """Begin what is due, once the next is waited for."""
-        loop, now = self._loop, self._loop.now
-        due, agents, when = self._due, self._agents, self._when
-        begins: list[Callable[[], None]] = []
-        while due <= now:
-            station, name = next(agents)
-            begins.append(station.kind(station, name, due).begin)
-            due = next(when, math.inf)
-        self._due = due
-        if due < math.inf:
-            loop.wake(due, self)
-        if loop.soon:
-            loop.soon.extend(begins)
-            return
-        for begin in begins:
-            begin()
+        """Begin the call that is due, once the next is waited for; what is due with it comes first, all in a row."""
+        trip = self._next()
+        if self._due > self._loop.now:
+            self._wait()
+            trip.begin()
+        else:
+            self._loop.soon.append(trip.begin)
+            self._together()
+
+    def _together(self) -> None:
+        loop = self._loop
+        while self._due <= loop.now:
+            loop.soon.append(self._next().begin)
+        self._wait()
+
+    def _next(self) -> Trip:
+        """Return the call that is due, and turn to the next."""
+        station, name = next(self._agents)
+        trip = station.kind(station, name, self._due)
+        self._due = next(self._when, math.inf)
+        return trip
+
+    def _wait(self) -> None:
+        if self._due < math.inf:
+            self._loop.wake(self._due, self)
 
 
 class _Agents:
