@@ -35,17 +35,22 @@ _PRIMING_TRIES = 10  # more than the calls that open the dead tool's breaker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is measured: systems, connections of the closed loops, calls a second of the open one (0: none), rounds."""
+    """What is measured: systems, connections of the closed loops, calls a second of the open one (0: none), rounds.
+
+    `workloads`: those named alone; every one where none is.
+    """
 
     systems: Sequence[System]
     connections: Sequence[int]
     rate: float
     rounds: int
     seconds: float
+    workloads: Sequence[str] = ()
 
     def points(self) -> list[Point]:
         """Return every load that some system carries."""
-        carried = [name for name in WORKLOADS if any(name in system.prefixes for system in self.systems)]
+        wanted = self.workloads or tuple(WORKLOADS)
+        carried = [name for name in WORKLOADS if name in wanted and any(name in one.prefixes for one in self.systems)]
         points = [Point(name, connections) for name in carried for connections in self.connections]
         return points + [Point(name, _RATE_CONNECTIONS, self.rate) for name in carried if self.rate]
 

@@ -20,6 +20,7 @@ from loadtests.process import ROOT, Cores, pin
 from loadtests.report import render, replace_section
 from loadtests.systems import SYSTEMS, Direct, System
 from loadtests.targets import judge
+from loadtests.wire import WORKLOADS
 
 __all__ = ["main"]
 
@@ -44,11 +45,21 @@ def _systems(_context: click.Context, _option: click.Parameter, value: str) -> l
     return [known[name] for name in value.split(",")]
 
 
+def _workloads(_context: click.Context, _option: click.Parameter, value: str) -> list[str]:
+    wanted = [name for name in value.split(",") if name]
+    if unknown := set(wanted) - set(WORKLOADS):
+        raise click.BadParameter(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
+    return wanted
+
+
 @click.command()
 @click.option(
     "--systems", callback=_systems, default=",".join([*SYSTEMS, *PEERS]), show_default=True, help="What to compare."
 )
 @click.option("--base", default="bare-asyncio", show_default=True, help="The system that ratios are quoted against.")
+@click.option(
+    "--workloads", callback=_workloads, default=",".join(WORKLOADS), show_default=True, help="What is called."
+)
 @click.option("--connections", callback=_numbers, default="1,16,64,256", show_default=True, help="Closed loops.")
 @click.option("--rate", type=click.FloatRange(0, 5000), default=300.0, show_default=True, help="Open loop; 0: none.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Counted rounds.")
@@ -68,6 +79,7 @@ def _systems(_context: click.Context, _option: click.Parameter, value: str) -> l
 def main(
     systems: list[System],
     base: str,
+    workloads: list[str],
     connections: list[int],
     rate: float,
     rounds: int,
@@ -80,11 +92,11 @@ def main(
     """Compare systems side by side. Exit code 1: something that was answered was wrong or not proved."""
     absent = {system.name: install for system in systems if (install := system.lacks()) is not None}
     systems = [system for system in systems if system.name not in absent]
-    plan = Plan(systems=systems, connections=connections, rate=rate, rounds=rounds, seconds=seconds)
     if quick:
-        absent = {system.name: install for system in systems if (install := system.lacks()) is not None}
-    systems = [system for system in systems if system.name not in absent]
-    plan = Plan(systems=systems, connections=[1, 64], rate=0.0, rounds=1, seconds=0.5)
+        connections, rate, rounds, seconds = [1, 64], 0.0, 1, 0.5
+    plan = Plan(
+        systems=systems, connections=connections, rate=rate, rounds=rounds, seconds=seconds, workloads=tuple(workloads)
+    )
     data.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=data.resolve()))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that `finally` ends what was started

@@ -19,7 +19,7 @@ import click
 import uvloop
 
 from loadtests import limits
-from loadtests.hotpath import run
+from loadtests.hotpath import CARRIED, run
 from loadtests.process import ROOT, python
 from loadtests.wire import WORKLOADS
 
@@ -65,7 +65,7 @@ def instructions_per_call(workload: str) -> float:
 
 
 @click.command()
-@click.argument("workloads", nargs=-1, type=click.Choice(sorted(WORKLOADS)))
+@click.argument("workloads", nargs=-1, type=click.Choice(CARRIED))
 @click.option("--write", is_flag=True, help="Take the counts over as limits of this build instead of judging them.")
 @click.option("--here", is_flag=True, hidden=True, help="Make the calls in this process, which runs under callgrind.")
 def main(workloads: tuple[str, ...], write: bool, here: bool) -> None:
@@ -74,7 +74,7 @@ def main(workloads: tuple[str, ...], write: bool, here: bool) -> None:
         uvloop.run(run(WORKLOADS[workloads[0]], CALLS, warm_up=WARM_UP, profiler=Callgrind()))
         return
     counted = {}
-    for workload in workloads or sorted(WORKLOADS):
+    for workload in workloads or CARRIED:
         try:
             counted[workload] = instructions_per_call(workload)
         except (LookupError, RuntimeError) as error:

@@ -18,7 +18,7 @@ import click
 import uvloop
 
 from loadtests import limits
-from loadtests.hotpath import AGENTS, run
+from loadtests.hotpath import AGENTS, CARRIED, run
 from loadtests.process import ROOT
 from loadtests.wire import WORKLOADS
 
@@ -77,13 +77,13 @@ def count(workload: str, calls: int = CALLS) -> Opcodes:
 
 
 @click.command()
-@click.argument("workloads", nargs=-1, type=click.Choice(sorted(WORKLOADS)))
+@click.argument("workloads", nargs=-1, type=click.Choice(CARRIED))
 @click.option("--top", type=click.IntRange(min=0), default=0, help="Show so many functions, the dearest first.")
 @click.option("--write", is_flag=True, help="Take the counts over as limits of this Python instead of judging them.")
 def main(workloads: tuple[str, ...], top: int, write: bool) -> None:
     """Count the bytecode instructions of a call of each of the WORKLOADS. Exit code 1: one has grown."""
     counted = {}
-    for workload in workloads or sorted(WORKLOADS):
+    for workload in workloads or CARRIED:
         calls = CALLS // AGENTS * AGENTS
         opcodes = count(workload, calls)
         counted[workload] = opcodes.total / calls

@@ -43,7 +43,7 @@ _TLS_TOOL = """
 class Site:
     """Where a benchmark takes place: the tool, a port where nobody listens, a folder on a real disk, the cores.
 
-    `tls_port` is the tool's, too, with TLS for `localhost` under the authority whose certificate is the file `ca`.
+    `tls_port`, unless it is 0, is the tool's with TLS for `localhost`, under the authority whose certificate is `ca`.
     """
 
     upstream: Server
@@ -119,7 +119,9 @@ class BareProxy(System):
 
     def start(self, site: Site) -> Server:
         upstream = f"http://127.0.0.1:{site.upstream.port}"
-        where = ("--upstream", upstream, "--tls-upstream", f"https://localhost:{site.tls_port}", "--ca", str(site.ca))
+        where = ["--upstream", upstream]
+        if site.tls_port:
+            where += ["--tls-upstream", f"https://localhost:{site.tls_port}", "--ca", str(site.ca)]
         command = python("loadtests.bare_proxy", "--loop", self._loop, *where)
         return start(self.name, command, core=site.cores.system, folder=site.folder)
 
@@ -140,8 +142,11 @@ class Seawall(System):
     def start(self, site: Site) -> Server:
         manifest = site.folder / f"{self.name}.yaml"
         manifest.write_text(manifest_for(site.upstream.port, site.dead_port, site.tls_port))
-        where = ("--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--journal-backend", self._backend)
-        command = python("gateway", "serve", "--manifest", str(manifest), "--data", str(self._data(site)), *where)
+        where: tuple[str, ...] = ("--listen", "127.0.0.1:0", "--control", "127.0.0.1:0")
+        where += ("--journal-backend", self._backend)
+        where += ("--limits-in-flight", "8192")
+        what = ("--manifest", str(manifest), "--data", str(self._data(site)))
+        command = python("gateway", "serve", *what, *where)
         return start(self.name, command, core=site.cores.system, folder=site.folder)
 
     @property

@@ -71,6 +71,15 @@ def _throughput_target(claim: str, system: str, workload: str, other: str, limit
 
 
 TARGETS = (
+    Target(
+        claim="first milestone: reads, x the bare proxy's calls/s", system="seawall", workload="read", other="bare-asyncio",
+        figure=_throughput, limit=0.8, is_floor=True, connections=(64,)),
+    Target(
+        claim="first milestone: strictly journaled writes, x the bare proxy's calls/s", system="seawall", workload="write",
+        other="bare-asyncio", figure=_throughput, limit=0.5, is_floor=True, connections=(64,)),
+    Target(
+        claim="first milestone: refusal by an open breaker, median in us", system="seawall", workload="refused",
+        other="seawall", figure=lambda mine, other, sync_us: mine.p50_us, limit=1000.0, is_floor=False, connections=(1,)),
     _throughput_target("strictly journaled writes, x the bare proxy's calls/s", "seawall", "write", "bare-asyncio", 2.0),
     _throughput_target("reads with no journal, x the bare proxy's calls/s", "seawall-memory", "read", "bare-asyncio", 2.8),
     _throughput_target(

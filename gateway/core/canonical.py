@@ -71,8 +71,8 @@ def canonical_body(content_type: str, body: bytes) -> bytes:
         value = orjson.loads(body)
         if orjson.dumps(value) == body:
             return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-    except ValueError:
-        pass  # what one parser does not take another may
+    except (TypeError, ValueError):
+        pass  # what one parser does not take another may, and what is nested deeper than it writes stays as it is
     try:
         return orjson.dumps(_DECODER.decode(body.decode()), option=orjson.OPT_SORT_KEYS)
     except (TypeError, ValueError, RecursionError):

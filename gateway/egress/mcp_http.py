@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import re
 from collections import OrderedDict
@@ -44,7 +43,7 @@ from gateway.core.mcp import (
     result_message,
 )
 from gateway.core.mcp_era import CAPABILITIES, CLIENT_INFO, LEGACY, LOG_LEVEL, MODERN, VERSION, named, request_headers
-from gateway.core.mcp_session import Client
+from gateway.core.mcp_session import Client, apart
 from gateway.core.message import BytesBody, Headers, Reply, Request, first_header
 from gateway.core.sse import Event, Events, EventTooLarge
 from gateway.core.tool import ToolSpec
@@ -63,6 +62,8 @@ GOODBYE_S = 2.0
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 """Pauses between the attempts to have a session's stream open (full jitter)."""
+RENEWALS_MAX = 3
+"""A server that says so often in a row that it does not know a session which it has just opened has no stream for it."""
 _LISTENING = Timings(connect_s=10.0, first_byte_s=30.0, idle_s=3600.0, total_s=30.0)
 _REFUSAL_MAX = 64 << 10
 _REFUSED = -32000
@@ -124,7 +125,7 @@ class HttpServer:
         """Return the session for a client."""
         if self._stateless is not None and (client.is_modern or self._is_modern_only):
             return self._stateless
-        client = _apart(client)
+        client = apart(client)
         if (known := self._sessions.get(client.nonce)) is not None:
             self._sessions.move_to_end(client.nonce)
             known.credentials = client.credentials or known.credentials
@@ -215,7 +216,8 @@ class HttpServer:
 
     async def end(self, client: Client) -> None:
         """End a client's session, be it one from before a restart."""
-        self._adopted(client)
+        if client.nonce not in self._sessions:
+            self._adopted(client)
         session = self._sessions.pop(client.nonce, None)
         if session is not None:
             await session.close()
@@ -357,13 +359,14 @@ class HttpSession:
                 self._listening = None
 
     async def _listen(self) -> None:
-        failures = 0
+        failures = renewals = 0
         while True:
             stale = self._id
             heard = await self._hear()
-            if heard is _Heard.NOTHING:
+            renewals = renewals + 1 if heard is _Heard.FORGOTTEN else 0
+            if heard is _Heard.NOTHING or renewals > RENEWALS_MAX:
                 return
-            if heard is _Heard.FORGOTTEN and await self._renew(stale, _LISTENING) is not None:
+            if renewals and await self._renew(stale, _LISTENING) is not None:
                 return
             failures = 0 if heard is _Heard.SOMETHING else failures + 1
             clock = self._server.clock
@@ -727,15 +730,6 @@ def _is_final(answer: object) -> bool:
     if isinstance(answer, Reply):
         return answer.status in (401, 403, 429) or answer.status >= 500
     return isinstance(answer, Broken) and answer.dispatched is Dispatched.NO and answer.fault is not Fault.PROTOCOL
-
-
-def _apart(client: Client) -> Client:
-    """Return a client without a session as one with its own if it has a credential: no two credentials share a session at a
-    server that keeps state in it."""
-    if client.nonce or not client.credentials:
-        return client
-    digest = hashlib.sha256(b"\n".join(value for _, value in client.credentials)).hexdigest()
-    return replace(client, nonce=f"credential {digest[:32]}")
 
 
 def _is_forgotten(status: int, answer: Answer) -> bool:

@@ -49,7 +49,7 @@ from gateway.core.mcp_era import (
     is_modern,
     negotiated,
 )
-from gateway.core.mcp_session import Client, sealed, sealed_places, unsealed, unsealed_places
+from gateway.core.mcp_session import ANONYMOUS, Client, sealed, sealed_places, unsealed, unsealed_places
 from gateway.core.message import BytesBody, Headers, first_header, without_headers
 from gateway.core.outcome import Refusal
 from gateway.core.problem import problem
@@ -257,7 +257,7 @@ class McpFront:
             agent = _agent(request) or request.peer or "local"
             said = (first_header(request.headers, b"mcp-protocol-version") or b"2025-03-26").decode("latin-1")
             proven = request.proven_agent is not None
-            return Client(nonce=f"anonymous {agent}", agent=agent, is_proven=proven, version=negotiated(said))
+            return Client(nonce=f"{ANONYMOUS}{agent}", agent=agent, is_proven=proven, version=negotiated(said))
         client = unsealed(id.decode("latin-1"), self._key)
         scope = "" if tool is None else tool.name
         if client is None or client.scope != scope or self._conversations.has_ended(client.nonce):
@@ -270,21 +270,26 @@ class McpFront:
         return client if given is None else replace(client, agent=given)
 
     async def _conversation(self, client: Client) -> Conversation | None:
-        found = self._conversations.of(client)
-        if found is None:
+        conversation = self._of(client)
+        if conversation is None:
             return None
-        conversation, gone = found
         conversation.client = client
-        for one in gone:
-            self._later(self._evict(one.client))
         if conversation.log_level is None:
             conversation.log_level = self.service.level_of(client)
         return conversation
 
     def adopt(self, client: Client) -> Conversation:
         """Return the conversation of a client that comes another way than over HTTP."""
+        return self._of(client) or Conversation(client)
+
+    def _of(self, client: Client) -> Conversation | None:
         found = self._conversations.of(client)
-        return Conversation(client) if found is None else found[0]
+        if found is None:
+            return None
+        conversation, gone = found
+        for one in gone:
+            self._later(self._evict(one.client))
+        return conversation
 
     async def _evict(self, client: Client) -> None:
         for tool in self._servers_of(client):
@@ -372,19 +377,18 @@ class McpFront:
         client = self._recognised(request, tool)
         if isinstance(client, OutgoingResponse):
             return client
-        found = self._conversations.of(client)
-        if found is None:
+        conversation = self._of(client)
+        if conversation is None:
             return _full()
-        conversation = found[0]
         if conversation.listeners:
             return _refused(409, "This session has its stream open already.")
         last = (first_header(request.headers, b"last-event-id") or b"").decode("latin-1")
         conversation.places = unsealed_places(last, client.nonce, self._key) or conversation.places
-        attending = [
+        conversation.attending = [
             self._later(self.service.attend(server.name, client, conversation.places.get(server.name)))
             for server in self._servers_of(client)
         ]
-        body = _Stream(_unasked(conversation), lambda: _cancel_all(attending))
+        body = _Stream(_unasked(conversation), partial(_cancel_all, conversation.attending))
         return OutgoingResponse(status=200, headers=_STREAM, body=body)
 
     async def _delete(self, request: IncomingRequest, tool: ToolSpec | None) -> OutgoingResponse:
@@ -393,7 +397,8 @@ class McpFront:
         client = self._recognised(request, tool)
         if isinstance(client, OutgoingResponse):
             return client
-        self._conversations.end(client.nonce)
+        ended = self._conversations.end(client.nonce)
+        _cancel_all([] if ended is None else ended.attending)  # or they would open the sessions again that end here
         await self._forget(client)
         return OutgoingResponse(status=204)
 
@@ -401,7 +406,7 @@ class McpFront:
 
     def heard(self, tool: str, client: Client | None, method: str, params: str | None, place: str | None) -> None:
         """Tell the client whose session it was said in; of what was said to all (a child), those whom it concerns."""
-        self.service.heard(tool, method, params, is_for_all=client is None or not client.nonce)
+        self.service.heard(tool, method, params, client)
         for conversation in self._conversations.all():
             if not conversation.listeners or conversation.client.scope not in ("", tool):
                 continue

@@ -60,6 +60,7 @@ class Conversation:
         listeners: how many streams it has open.
         log_level: what it asked for with `logging/setLevel`.
         places: how far the stream of each server has come that it listens to.
+        attending: what has those streams open for it.
     """
 
     client: Client
@@ -68,6 +69,7 @@ class Conversation:
     listeners: int = 0
     log_level: str | None = None
     places: dict[str, str] = field(default_factory=dict)
+    attending: list[asyncio.Task[None]] = field(default_factory=list)
     _asked: dict[str, asyncio.Future[Message]] = field(default_factory=dict)
     _questions: int = 0
 

@@ -39,7 +39,7 @@ from gateway.core.mcp import (
 from gateway.core.mcp_answer import is_error, refusal_result
 from gateway.core.mcp_era import ENVELOPE, MODERN, REMOVED, check_named, for_legacy, for_modern
 from gateway.core.mcp_operations import BadArguments, built, result_of
-from gateway.core.mcp_session import Client
+from gateway.core.mcp_session import Client, apart
 from gateway.core.mcp_task import EXTENSION, LEGACY_VERSION, Task, as_tasks, can_take_tasks
 from gateway.core.mcp_tools import CALL, Definition, joined, operation_of, parted, target_of
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request, first_header
@@ -703,22 +703,27 @@ class McpService:
         if not session.facts.is_modern:
             for uri in listener.uris:
                 text = f'{{"uri":{json.dumps(uri)}}}'
-                await self.egress.request(
-                    tool, "resources/subscribe", text, Exchange(client=party.client), _timings(tool)
-                )
+                exchange = Exchange(client=party.client, headers=party.client.credentials)
+                await self.egress.request(tool, "resources/subscribe", text, exchange, _timings(tool))
             await self.attend(tool.name, party.client)
             return
-        exchange = Exchange(client=party.client, tell=lambda method, params: self.heard(tool.name, method, params))
+        exchange = Exchange(
+            client=party.client,
+            headers=party.client.credentials,
+            tell=lambda method, params: self.heard(tool.name, method, params),
+        )
         params = _without_envelope(message.params or "{}")
         forever = _timings(tool)._replace(idle_s=86_400.0, total_s=86_400.0)
         await session.request(message.method, params, exchange, forever, has_side_effects=False)
 
-    def heard(self, tool: str, method: str, params: str | None, *, is_for_all: bool = True) -> None:
-        """Take what a server says that belongs to no request; if it was not said to one session alone, tell those who want
-        to know."""
+    def heard(self, tool: str, method: str, params: str | None, client: Client | None = None) -> None:
+        """Take what a server says that belongs to no request, and tell those who want to know; of what was said in the
+        session of a client (None: to all), those whose session it is."""
         if method == "notifications/tools/list_changed":
             self.listings.changed(tool)
-        for listener in self.listeners if is_for_all else ():
+        for listener in self.listeners:
+            if client is not None and client.nonce != apart(listener.party.client).nonce:
+                continue
             if listener.party.tool is None or listener.party.tool.name == tool:
                 listener.hear(method, params)
 

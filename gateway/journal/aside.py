@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.core.records import (
     BudgetTightened,
@@ -37,6 +37,7 @@ from gateway.core.records import (
     StepIntended,
     StepReleased,
     UsageReported,
+    encode,
 )
 from gateway.core.trajectory import UNSENT_FAULT, Step
 from gateway.journal import Entry
@@ -128,7 +129,15 @@ class Aside:
             elif is_observation(record, is_lazy=is_lazy) and (
                 len(self._observed) < KEPT or not isinstance(record, _AUDIT)
             ):
-                self._observed.append(Observation(record, entry, is_tried))
+                self._observe(Observation(record, entry, is_tried))
+
+    def _observe(self, observation: Observation) -> None:
+        """Keep an observation. What was metered, and never tried, adds up: it comes for as long as the disk is full."""
+        last = self._observed[-1] if self._observed else None
+        if last is not None and _is_sum(last) and _is_sum(observation):
+            observation = _added(last, observation)
+            self._observed.pop()
+        self._observed.append(observation)
 
     def not_there(self, keys: Collection[str]) -> Aside:
         """Return what has to be kept on although the run was read: outcomes of steps whose intents may get there yet."""
@@ -147,3 +156,17 @@ class Aside:
             else:
                 missing.append(observation)
         return missing
+
+
+def _is_sum(observation: Observation) -> bool:
+    record = observation.record
+    return not observation.is_tried and isinstance(record, UsageReported) and record.report is None
+
+
+def _added(first: Observation, second: Observation) -> Observation:
+    assert isinstance(first.record, UsageReported)
+    assert isinstance(second.record, UsageReported)
+    values = Counter(first.record.values)
+    values.update(second.record.values)
+    record = replace(second.record, values=dict(values))
+    return Observation(record, Entry(second.entry.kind, second.entry.at, encode(record)[1]), is_tried=False)

@@ -69,10 +69,11 @@ def test_an_unclosed_string_does_not_cost_quadratic_time() -> None:
     assert time.perf_counter() - start < 1.0
 
 
-def test_deep_nesting_is_compared_as_it_is() -> None:
-    """A recursion error would be a crash chosen by the agent."""
-    body = b"[" * 100_000
-    assert canonical_body(JSON, body) == body
+@pytest.mark.parametrize("depth", [254, 255, 300, 1_000, 1_025, 100_000])
+def test_deep_nesting_is_compared_as_it_is(depth: int) -> None:
+    """A recursion error would be a crash chosen by the agent; what reads nests deeper than what writes."""
+    for body in (b"[" * depth, b"[" * depth + b"]" * depth):
+        assert canonical_body(JSON, body) == body
 
 
 @given(st.binary(max_size=200))

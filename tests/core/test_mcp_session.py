@@ -1,8 +1,10 @@
 """A session's id is the session."""
 
+from dataclasses import replace
+
 import pytest
 
-from gateway.core.mcp_session import Client, sealed, sealed_places, unsealed, unsealed_places
+from gateway.core.mcp_session import ANONYMOUS, Client, apart, sealed, sealed_places, unsealed, unsealed_places
 
 KEY = b"k" * 32
 CLIENT = Client(
@@ -53,3 +55,17 @@ def test_a_place_is_its_clients_alone() -> None:
     for text, nonce, key in ((id, "m", KEY), (id, "n", b"x" * 32), ("17", "n", KEY), (sealed(CLIENT, KEY), "n", KEY)):
         assert unsealed_places(text, nonce, key) == {}
     assert sealed_places("n", {"pay": "x" * 9_999}, KEY) is None
+
+
+def test_no_two_credentials_share_a_session() -> None:
+    """Where a client has no session of its own, its credential decides; where it has one, that does."""
+    ana, bob = (Client(version="x", credentials=((b"Authorization", value),)) for value in (b"ana", b"bob"))
+    assert apart(ana).nonce != apart(bob).nonce
+    assert apart(ana) == apart(ana)
+    assert "ana" not in apart(ana).nonce
+    assert apart(Client(version="x")).nonce == ""
+    own = Client(version="x", nonce="n", credentials=ana.credentials)
+    assert apart(own) is own
+    nameless = [replace(one, nonce=f"{ANONYMOUS}agent") for one in (ana, bob)]
+    assert len({apart(one).nonce for one in (*nameless, ana, bob)}) == 4
+    assert all(apart(apart(one)) == apart(one) for one in (*nameless, ana, bob))

@@ -92,6 +92,18 @@ def test_what_came_late_was_never_tried() -> None:
     assert [one.record for one in aside.missing(entries(MASK, SPENT, SPENT))] == [SPENT]
 
 
+def test_what_is_metered_while_the_disk_is_full_adds_up() -> None:
+    """It comes with every call for as long as that takes; what was tried is recognised as it was, and is left alone."""
+    aside = Aside()
+    aside.failed(0, [SPENT], entries(SPENT), {}, is_lazy=True)
+    for _ in range(1_000):
+        aside.came_late([SPENT], entries(SPENT, at=2), {}, is_lazy=True)
+    tried, late = aside.missing([])
+    assert tried.entry == entry(SPENT)
+    assert late.record == UsageReported(values={"usd": 250.0, "tokens": 7_000.0}, source="gateway")
+    assert late.entry == entry(late.record, at=2)
+
+
 def test_a_step_that_was_to_leave_never_did() -> None:
     aside = Aside()
     released = StepReleased(step=1)
@@ -367,3 +379,31 @@ async def test_who_reads_a_run_is_told_before_anybody_has_it() -> None:
         await runs.decided(run, Abort(reason="x"))
     journal.mend()
     assert read == [await runs.find("r1")]
+
+
+async def test_an_outcome_of_a_run_that_is_over_is_kept_no_longer() -> None:
+    """Nothing can follow in its stream, so it would be kept, and the run read again, each second for ever."""
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="a")))
+    await do(runs, run, begin(), Complete(step=1, reply=OK), Commit())
+    runs._aside["r1"] = Aside({"unknown": StepFailed(step=2, fault=UNSENT_FAULT, detail="")})
+    runs._closed.clear()
+    await runs.write_aside()
+    assert not runs.has_aside
+    assert not runs.in_doubt()
+
+
+async def test_caps_that_were_kept_aside_only_lower_each_other() -> None:
+    """Each was lower than what the lost run knew of, which had none of them; the later one may be the higher."""
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="a")))
+    await do(runs, run, begin())
+    journal.break_down()
+    with contextlib.suppress(JournalUnavailable):
+        await runs.record(run, [SPENT])
+    for cap in (2.0, 5.0):
+        runs.record(run, [BudgetTightened(caps={"usd": cap})])
+    journal.mend()
+    assert a_run(await runs.find("r1")).state.budget == {"usd": 2.0}

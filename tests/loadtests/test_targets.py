@@ -1,8 +1,13 @@
 from dataclasses import replace
+from functools import partial
 
 from loadtests.figures import Point, Sample
-from loadtests.targets import RATE, TARGETS, judge
+from loadtests.targets import RATE, TARGETS
+from loadtests.targets import judge as judge_all
 from tests.loadtests.test_figures import sample
+
+STRICT = [target for target in TARGETS if not target.claim.startswith("first milestone")]
+judge = partial(judge_all, targets=STRICT)
 
 
 def one(
@@ -54,6 +59,6 @@ def test_the_targets_of_the_project_are_all_judged() -> None:
         one(system, workload, connections, 100, rate=rate)
         for system in systems
         for workload in ("read", "write", "refused")
-        for connections, rate in ((64, 0.0), (256, 0.0), (32, RATE))
+        for connections, rate in ((1, 0.0), (64, 0.0), (256, 0.0), (32, RATE))
     ]
-    assert len(judge(samples, sync_us=100)) == len(TARGETS)
+    assert len(judge_all(samples, sync_us=100)) == len(TARGETS)

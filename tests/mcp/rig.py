@@ -34,6 +34,8 @@ class Ledger:
         ill: fail at greetings.
         paged: list one tool a page.
         demands: refuse whoever has no credential, whatever they want.
+        has_streams: let each session listen, until it says goodbye; `tell` is for all that do.
+        lost: answer that a session is not known where it wants to listen.
         used, ended: the sessions in which tools were called, and those that said goodbye.
         ids: the sessions and ids of all requests.
         honours_keys: a write under a key that is known is not done again, and gets its first answer.
@@ -56,6 +58,9 @@ class Ledger:
     sessions: int = 0
     forget_sessions: bool = False
     demands: bool = False
+    has_streams: bool = False
+    lost: bool = False
+    streams: dict[str | None, asyncio.Queue[str | None]] = field(default_factory=dict)
     raw: str = ""
     paged: bool = False
     ill: bool = False
@@ -84,6 +89,11 @@ class Ledger:
             return web.Response(status=401)
         if request.method == "DELETE":
             self.ended.append(session)
+            self.hang_up(session)
+        if request.method == "GET" and self.lost:
+            return web.Response(status=404)
+        if request.method == "GET" and self.has_streams:
+            return await self.stream(request, session)
         if request.method != "POST":
             return web.Response(status=405)
         self.raw = await request.text()
@@ -122,6 +132,25 @@ class Ledger:
         if method == "tools/call":
             return await self.call(request, body)
         return self.said(body, {"echo": body.get("params")})
+
+    async def stream(self, request: web.Request, session: str | None) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        told = self.streams[session] = asyncio.Queue()
+        while (method := await told.get()) is not None:
+            await response.write(f'data: {{"jsonrpc":"2.0","method":"{method}"}}\n\n'.encode())
+        return response
+
+    async def tell(self, method: str) -> None:
+        """Say something on every stream, once there is one."""
+        while not self.streams:
+            await asyncio.sleep(0.02)
+        for told in self.streams.values():
+            told.put_nowait(method)
+
+    def hang_up(self, session: str | None) -> None:
+        if session in self.streams:
+            self.streams.pop(session).put_nowait(None)
 
     def page(self, number: int) -> dict[str, Any]:
         tools = self.tools()
@@ -183,6 +212,8 @@ async def ledger(**settings: Any) -> AsyncIterator[Ledger]:
     finally:
         if found.hold is not None:
             found.hold.set()
+        for session in list(found.streams):
+            found.hang_up(session)
         await runner.cleanup()
 
 

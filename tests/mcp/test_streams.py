@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gateway.egress import mcp_http
 from gateway.ingress import mcp as front
 from tests.gateway.harness import Client, Serving, serving
 from tests.mcp.rig import EVERYTHING, SERVERS, Raw, ledger, message_of
@@ -205,3 +206,69 @@ async def test_what_one_client_is_told_no_other_hears(tmp_path: Path) -> None:
                 "notifications/tools/list_changed",
             ]
             assert json.loads((await anext(his))[5:])["method"] == "notifications/tools/list_changed"
+
+
+async def test_a_session_that_ends_while_it_listens_stays_ended(tmp_path: Path) -> None:
+    """Clients say goodbye with their stream still open; what listens for them must not open the session again."""
+    async with ledger(has_streams=True) as server, serving(tmp_path, 0, manifest(server.url)) as on:
+        client = Raw(on.agent)
+        await client.initialize()
+        async with stream(on, "GET", client, None) as lines:
+            await server.tell("notifications/tools/list_changed")
+            await anext(lines)
+            assert json.loads((await anext(lines))[5:])["method"] == "notifications/tools/list_changed"
+            assert (await on.agent.send("DELETE", client.path, headers=client.headers)).status == 204
+            async with asyncio.timeout(10):
+                while on.gateway._mcp._tasks:
+                    await asyncio.sleep(0.02)
+        assert (server.sessions, server.ended) == (1, ["s1"])
+        assert not list(on.gateway._egress.memory.table)
+
+
+async def test_a_stateless_client_hears_what_is_said_in_the_session_of_its_credential(tmp_path: Path) -> None:
+    """A server of the handshake era has a session for each credential; nobody else's subscription is told."""
+    async with (
+        ledger(has_streams=True, demands=True) as server,
+        serving(tmp_path, 0, manifest(server.url)) as on,
+    ):
+        wanted = {"toolsListChanged": True, "resourceSubscriptions": ["a:b"]}
+        params = {"notifications": wanted, "_meta": MODERN}
+        body = {"jsonrpc": "2.0", "id": "sub", "method": "subscriptions/listen", "params": params}
+        headers = modern_headers("subscriptions/listen")
+        async with stream(on, "POST", Raw(on.agent, Authorization="Bearer ana"), body, headers) as lines:
+            await anext(lines)
+            await server.tell("notifications/tools/list_changed")
+            async with asyncio.timeout(10):
+                told = json.loads((await anext(lines))[5:])
+        assert told["method"] == "notifications/tools/list_changed"
+        assert "resources/subscribe" in server.calls
+        assert set(server.authorizations) == {"Bearer ana"}
+
+
+async def test_a_server_that_knows_no_session_where_it_has_no_stream_is_not_greeted_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some answer 404 for 405: each greeting would leave a session behind, and take the client's state away."""
+    monkeypatch.setattr(mcp_http, "FIRST_PAUSE_S", 0.01)
+    async with ledger(lost=True) as server, serving(tmp_path, 0, manifest(server.url)) as on:
+        client = Raw(on.agent)
+        await client.initialize()
+        async with stream(on, "GET", client, None) as lines:
+            await anext(lines)
+            async with asyncio.timeout(10):
+                while on.gateway._mcp._tasks:
+                    await asyncio.sleep(0.02)
+            assert server.sessions == 1 + mcp_http.RENEWALS_MAX
+
+
+async def test_clients_without_an_id_share_no_session_if_their_credentials_differ(tmp_path: Path) -> None:
+    """Nor a subscription: each is remembered with the session that it was made in, to be made there again."""
+    async with ledger(demands=True) as server, serving(tmp_path, 0, manifest(server.url)) as on:
+        for name in ("ana", "bob", "ana"):
+            client = Raw(on.agent, Authorization=f"Bearer {name}")
+            await client.call("balance")
+            await client.post("resources/subscribe", {"uri": f"of:{name}"})
+        assert server.used == ["s1", "s2", "s1"]
+        assert set(server.authorizations) == {"Bearer ana", "Bearer bob"}
+        kept = [(entry.id, list(entry.subscriptions)) for entry in on.gateway._egress.memory.table]
+        assert sorted(kept) == [("s1", ["of:ana"]), ("s2", ["of:bob"])]
