@@ -749,9 +749,9 @@ class Gateway:
         await self._exit.aclose()
         _log.info("stopped", extra={"event": "stopped"})
 
-    def _wake_unwinder(self) -> None:
+    def _wake_unwinder(self, name: str) -> None:
         # In the next pass of the loop: the run is being changed right now.
-        asyncio.get_running_loop().call_soon(self._unwinder.run_once)
+        asyncio.get_running_loop().call_soon(self._unwinder.wake, name)
 
     def _wake_finalizer(self, name: str) -> None:
         asyncio.get_running_loop().call_soon(self._finalizer.wake, name)
