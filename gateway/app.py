@@ -89,6 +89,7 @@ from gateway.stages.settle import Settle
 from gateway.stages.telemetry import TelemetryStage
 from gateway.stages.watchdog import WatchdogStage
 from gateway.telemetry import DomainUse, Statistics, Telemetry
+from gateway.workers.collector import Collector
 from gateway.workers.escalator import Escalator
 from gateway.workers.finalizer import Finalizer
 from gateway.workers.janitor import Janitor
@@ -211,6 +212,7 @@ class Gateway:
         if self._keeper is not None:
             self._spawn(self._keeper.run(), "the journal's keeper")
         self._spawn(self._refresh(), "figures")
+        self._spawn(Collector(self._trajectories.__len__, self._clock).run(), "the collector")
         self._spawn(self._websockets.run(), "WebSockets")
         if self._token_file is not None:
             self._spawn(self._follow_tokens(self._token_file), "follow the tokens")
