@@ -53,7 +53,8 @@ class Escalator:
         self._resume()
         if not self._queue:
             self._queue = self._trajectories.attentive_names()
-        due, self._queue = self._queue[-_SLICE:], self._queue[:-_SLICE]
+        due = self._queue[-_SLICE:]
+        del self._queue[-_SLICE:]
         return sum([self._tend(name, at) async for name in in_turn(due)])
 
     def _tend(self, name: str, at: int) -> bool:

@@ -69,7 +69,8 @@ class Janitor:
             await self._trajectories.write_aside()
         if not self._queue:
             self._queue = self._trajectories.live()
-        due, self._queue = self._queue[-_SLICE:], self._queue[:-_SLICE]
+        due = self._queue[-_SLICE:]
+        del self._queue[-_SLICE:]
         return sum([self._tend(run, now) async for run in in_turn(due)])
 
     def _tend(self, run: Run, now: float) -> bool:
