@@ -29,6 +29,7 @@ from annotated_types import Ge, Gt
 
 from gateway.core.codes import Code
 from gateway.core.setting import SECONDS, Doc
+from gateway.core.value import frozen
 
 __all__ = [
     "Admission",
@@ -101,7 +102,7 @@ class Ticket:
     granted_at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class AdmissionRefusal:
     """No place. `wait_s` is when one can be expected."""
 
@@ -309,6 +310,10 @@ def _forward_slots(settings: AdmissionSettings) -> int:
     return max(1, settings.concurrency - settings.reserved)
 
 
+_NONE: OrderedDict[int, Ticket] = OrderedDict()
+"""What agents that never waited have; never written to. Most calls wait for nothing, and to make one costs them more."""
+
+
 class _Agent:
     """What one agent has: tickets that wait, in order, and slots in use. `version` tells its newest offer."""
 
@@ -317,7 +322,7 @@ class _Agent:
     def __init__(self, name: str) -> None:
         self.name = name
         self.in_use = 0
-        self.tickets: OrderedDict[int, Ticket] = OrderedDict()
+        self.tickets = _NONE
         self.version = -1
 
 
@@ -339,10 +344,12 @@ class _FairQueue:
         agent = self._agents.get(ticket.agent)
         if agent is None:
             agent = self._agents[ticket.agent] = _Agent(ticket.agent)
-        agent.tickets[ticket.seq] = ticket
-        self.waiting += 1
-        if len(agent.tickets) == 1:
+        if agent.tickets:
+            agent.tickets[ticket.seq] = ticket
+        else:
+            agent.tickets = OrderedDict(((ticket.seq, ticket),))
             self._offer(agent)
+        self.waiting += 1
 
     def remove(self, ticket: Ticket) -> None:
         agent = self._agents[ticket.agent]

@@ -35,6 +35,9 @@ class BackoffClass(StrEnum):
     AUTH = "auth"
 
 
+# Under names of their own: a member looked up on its class costs a call more than a comparison with it.
+_TRANSPORT, _SERVER = BackoffClass.TRANSPORT, BackoffClass.SERVER
+
 _CLASSES = {
     Fault.CONNECT: BackoffClass.TRANSPORT,
     Fault.CONNECT_TIMEOUT: BackoffClass.TRANSPORT,
@@ -91,14 +94,12 @@ def wait_s(
         asked_s: what the tool asked for, if it did.
         asked_cap_s: how much of that is honoured.
     """
-    match backoff:
-        case BackoffClass.TRANSPORT | BackoffClass.SERVER:
-            return full_jitter(attempt, base_s, cap_s, u)
-        case BackoffClass.CONTENT_BLOCK | BackoffClass.AUTH:
-            return None
-        case BackoffClass.RATE | BackoffClass.CAPACITY if asked_s is not None:
-            return min(asked_s, asked_cap_s) + full_jitter(attempt, base_s, cap_s, u)
-        case BackoffClass.CAPACITY:
-            return full_jitter(attempt, max(base_s, CAPACITY_BASE_S), max(cap_s, CAPACITY_BASE_S), u)
-        case BackoffClass.RATE:
-            return full_jitter(attempt, max(base_s, RATE_BASE_S), cap_s, u)
+    if backoff is _TRANSPORT or backoff is _SERVER:
+        return full_jitter(attempt, base_s, cap_s, u)
+    if backoff is BackoffClass.CONTENT_BLOCK or backoff is BackoffClass.AUTH:
+        return None
+    if asked_s is not None:
+        return min(asked_s, asked_cap_s) + full_jitter(attempt, base_s, cap_s, u)
+    if backoff is BackoffClass.CAPACITY:
+        return full_jitter(attempt, max(base_s, CAPACITY_BASE_S), max(cap_s, CAPACITY_BASE_S), u)
+    return full_jitter(attempt, max(base_s, RATE_BASE_S), cap_s, u)

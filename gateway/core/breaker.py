@@ -397,12 +397,13 @@ class Breaker:
         settings, ring = self._settings, self._ring
         is_failure = verdict is not _SUCCESS
         ring.add((now, is_failure, is_slow), settings.window, now - settings.max_age)
-        if now - self._streak_at > settings.max_age:
+        if verdict is _FAILURE:
+            self._streak = self._streak + 1 if now - self._streak_at <= settings.max_age else 1
+            self._streak_at = now
+        else:
             self._streak = 0
-        self._streak = self._streak + 1 if verdict is _FAILURE else 0
-        self._streak_at = now
-        if self._evidence.shows_health(is_failure, settings):
-            self._level = max(0, self._level - 1)
+        if self._level and self._evidence.shows_health(is_failure, settings):
+            self._level -= 1
         if (ring.failures or ring.slow) and (cause := self._trip_cause()) is not None:
             self._move(cause, now)
 
@@ -491,8 +492,9 @@ class _Ring:
         """Add the latest, and drop what exceeds the window or is older than `oldest_s`."""
         samples = self._samples
         samples.append(sample)
-        self.failures += sample[1]
-        self.slow += sample[2]
+        if sample[1] or sample[2]:
+            self.failures += sample[1]
+            self.slow += sample[2]
         while len(samples) > window or samples[0][0] < oldest_s:
             self._drop()
 
@@ -514,7 +516,10 @@ class _Ring:
 
 
 class _Evidence:
-    """Stretches of `window` outcomes while closed; one with less than half the failures that open shows health."""
+    """Stretches of `window` outcomes while closed; one with less than half the failures that open shows health.
+
+    Begun anew whenever the breaker closes, and kept only while there is a level to take back: none comes while closed.
+    """
 
     def __init__(self) -> None:
         self._outcomes = 0

@@ -18,13 +18,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.core.mcp_session import Client, client_from, client_parts
+from gateway.core.mcp_session import Client, bounded, client_from, client_parts
 
 __all__ = ["SETTING", "Entry", "SessionTable"]
 
 SLOTS: Final = 4_096
 RUNS_MAX: Final = 64
 SUBSCRIPTIONS_MAX: Final = 1_000
+SETTINGS_MAX: Final = 64 << 10
+"""What a client has set beyond so many characters in all is not kept: it lasts as long as the session."""
+
 GREETING_MAX: Final = 32 << 10
 """A longer greeting is not kept, in characters: such a session is opened anew."""
 
@@ -73,6 +76,8 @@ class Entry:
     def set(self, method: str, params: str | None, value: Mapping[str, object]) -> bool:
         """Take one of `SETTING` that the server agreed to. Returns whether that changed anything."""
         before = (self.level, len(self.subscriptions))
+        if method != "resources/unsubscribe" and not self._has_room(params or "{}"):
+            return False
         if method == "logging/setLevel":
             self.level = params
         uri = value.get("uri")
@@ -81,6 +86,9 @@ class Entry:
         if isinstance(uri, str) and method == "resources/subscribe" and len(self.subscriptions) < SUBSCRIPTIONS_MAX:
             self.subscriptions.setdefault(uri, params or "{}")
         return before != (self.level, len(self.subscriptions))
+
+    def _has_room(self, params: str) -> bool:
+        return len(params) + sum(map(len, self.subscriptions.values())) <= SETTINGS_MAX
 
     def run(self, trajectory: str) -> bool:
         """Note a run. Returns whether it is new."""
@@ -156,7 +164,8 @@ class SessionTable:
         """Return a client's entry at a server, made if need be in the place of the one not used for longest."""
         entry = self.of(server, client.nonce)
         if entry is None:
-            entry = self._entries[(server, client.nonce)] = Entry(slot=self._slot(), server=server, client=client)
+            entry = Entry(slot=self._slot(), server=server, client=bounded(client))
+            self._entries[(server, client.nonce)] = entry
         return entry
 
     def _slot(self) -> int:

@@ -21,9 +21,23 @@ from typing import Any, Final
 
 from gateway.core.message import Headers
 
-__all__ = ["Client", "apart", "client_from", "client_parts", "sealed", "sealed_places", "unsealed", "unsealed_places"]
+__all__ = [
+    "ANONYMOUS",
+    "Client",
+    "apart",
+    "bounded",
+    "client_from",
+    "client_parts",
+    "sealed",
+    "sealed_places",
+    "unsealed",
+    "unsealed_places",
+]
 
 LIMIT_BYTES: Final = 6_000
+ANONYMOUS: Final = "anonymous "
+"""So begins what names a client of the handshake era that carries no session id; its agent follows."""
+
 _MAC_BYTES: Final = 16
 _SESSION: Final = b"mcp-session\n"
 _PLACES: Final = b"mcp-places\n"
@@ -64,23 +78,29 @@ class Client:
 def apart(client: Client) -> Client:
     """Return a client without a session as one with its own if it has a credential: no two credentials share a session at a
     server that keeps state in it."""
-    if client.nonce or not client.credentials:
+    is_bound = client.nonce and not client.nonce.startswith(ANONYMOUS)
+    if is_bound or not client.credentials:
         return client
     digest = sha256(b"\n".join(value for _, value in client.credentials)).hexdigest()
-    return replace(client, nonce=f"credential {digest[:32]}")
+    return replace(client, nonce=f"credential {digest[:32]} {client.nonce}".strip())
+
+
+def bounded(client: Client) -> Client:
+    """Return a client whose own description is cut to name and version; where that is too long for a header still, there is
+    none, and of its capabilities those are left that we know."""
+    info = {name: client.info[name] for name in ("name", "version") if name in client.info}
+    short = replace(client, info=info)
+    if len(_dumped(short)) <= LIMIT_BYTES:
+        return short
+    known: dict[str, object] = {
+        name: {} for name in client.capabilities if name in ("sampling", "elicitation", "roots")
+    }
+    return replace(client, capabilities=known, info={})
 
 
 def sealed(client: Client, key: bytes) -> str:
-    """Return the session id of a client. What would make it too long for a header (the client's own description) is
-    cut to name and version."""
-    info = {name: client.info[name] for name in ("name", "version") if name in client.info}
-    body = _dumped(client, client.capabilities, info)
-    if len(body) > LIMIT_BYTES:
-        known: dict[str, object] = {
-            name: {} for name in client.capabilities if name in ("sampling", "elicitation", "roots")
-        }
-        body = _dumped(client, known, {})
-    return _closed(body, key, _SESSION)
+    """Return the session id of a client, as far as it is `bounded`."""
+    return _closed(_dumped(bounded(client)), key, _SESSION)
 
 
 def unsealed(text: str, key: bytes) -> Client | None:
@@ -120,9 +140,8 @@ def unsealed_places(text: str, nonce: str, key: bytes) -> dict[str, str]:
     return dict(places) if owner == nonce else {}
 
 
-def _dumped(client: Client, capabilities: Mapping[str, object], info: Mapping[str, object]) -> bytes:
-    parts = client_parts(replace(client, capabilities=capabilities, info=info))
-    return json.dumps(parts, separators=(",", ":")).encode()
+def _dumped(client: Client) -> bytes:
+    return json.dumps(client_parts(client), separators=(",", ":")).encode()
 
 
 def _closed(body: bytes, key: bytes, what: bytes) -> str:

@@ -4,7 +4,7 @@
     task_id                                 its name
     idempotency_key (default: task_id)      the same packet again is the same run; another one under the key is refused
     budget_caps, deadline_ms, retries left  its budget: caps travel with the task, and are no promise of a model's
-    parent_task_id                          what it spends counts there, too, if that is a run which is known and open
+    parent_task_id                          what it spends counts there, too, if that is a run which is known
     stage, inputs                           kept with it, for whoever does the task
 
     status of the result                    what the run does on it

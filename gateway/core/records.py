@@ -689,10 +689,12 @@ class ChildOpened:
 
 @frozen
 class ChildSettled:
-    """That task is over, and has spent so much in all, its own children included."""
+    """That task is over, and has spent so much in all, its own children included. `heirs`: children of its own that are not
+    over; they are this run's from here on, and what they spend is not in `values`."""
 
     child: str
     values: dict[str, float] = field(default_factory=dict)
+    heirs: list[str] = field(default_factory=list)
 
 
 Record = (

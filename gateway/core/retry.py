@@ -34,6 +34,7 @@ from gateway.core.fault import Fault
 from gateway.core.message import first_header
 from gateway.core.outcome import Failed, InDoubt, Outcome, Rejected, Success
 from gateway.core.setting import SECONDS, Doc
+from gateway.core.value import frozen
 
 __all__ = [
     "GiveUp",
@@ -71,7 +72,7 @@ class RetrySettings:
     budget_floor: Annotated[float, Ge(0), Doc("Retries that are always in reserve, refilled at one a second.")] = 3.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class RetryAfter:
     """Repeat after this many seconds."""
 

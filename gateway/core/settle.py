@@ -20,6 +20,7 @@ actions); draft-ietf-httpapi-idempotency-key-header-07 section 2.2 (keys expire)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -163,7 +164,7 @@ def may_resend_until(tool: ToolSpec, operation: Operation, first_sent: float) ->
     """Return until when a step in doubt may be sent again, in the clock of `first_sent`; None for never."""
     if tool.idempotency is not None:
         return first_sent + tool.idempotency.window
-    return float("inf") if operation.is_idempotent else None
+    return math.inf if operation.is_idempotent else None
 
 
 def why_not_resent(tool: ToolSpec, operation: Operation, first_sent: float, now: float) -> str | None:

@@ -261,7 +261,7 @@ class Trajectory:
         unsent: how many steps never left.
         budget, usage: caps by name; what was spent of them beside what the steps and reads themselves tell, by children
             that are over, too.
-        children: tasks that name it as their parent and are not settled yet.
+        children: tasks that name it, or one of its own that is over, as their parent and are not settled yet.
         reports: names of the latest reports of usage, each of which counts once.
         undelivered: steps whose results the agent has not got yet.
         newly_delivered: delivered since the last record, to ride on the next one.
@@ -563,6 +563,7 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
         case ChildSettled():
             if record.child in state.children:
                 del state.children[record.child]
+                state.children.update(dict.fromkeys(record.heirs))
                 _spent(state, record.values)
         case ContentBlocked():
             blocked = state.blocked.setdefault((record.tool, record.operation), Blocked())

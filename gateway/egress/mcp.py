@@ -16,7 +16,7 @@ from gateway.core.fault import Broken, Fault
 from gateway.core.mcp import METHOD_NOT_FOUND, Kind, Message, members, replaced
 from gateway.core.mcp_answer import reply_of
 from gateway.core.mcp_memory import SETTING
-from gateway.core.mcp_session import Client
+from gateway.core.mcp_session import Client, apart
 from gateway.core.mcp_tools import called
 from gateway.core.message import Body, BytesBody, Reply, Request, first_header
 from gateway.core.tool import ToolSpec
@@ -115,12 +115,12 @@ class McpEgress:
     def _is_wanted_by_others(self, tool: ToolSpec, client: Client, params: str | None) -> bool:
         """Whether others have subscribed, at the same child, to what a client does not want any more."""
         server = self._servers.get(tool.name)
-        return isinstance(server, StdioServer) and server.is_subscribed(_value(params).get("uri"), client)
+        return isinstance(server, StdioServer) and server.is_subscribed(_value(params).get("uri"), apart(client))
 
     async def _set(self, tool: ToolSpec, method: str, params: str | None, exchange: Exchange, answer: Answer) -> Answer:
         """Remember what was set, before the client is told that it was."""
         if isinstance(answer, Message) and answer.error is None:
-            await self.memory.set(tool.name, exchange.client, method, params, _value(params))
+            await self.memory.set(tool.name, apart(exchange.client), method, params, _value(params))
         return answer
 
     async def _first(
@@ -166,7 +166,7 @@ class McpEgress:
     async def note(self, trajectory: str, tool: ToolSpec, client: Client) -> None:
         """Remember with whose session a run's steps were made, so that they are undone with the same."""
         self._noted(trajectory, tool.name, client)
-        await self.memory.run(tool.name, client, trajectory)
+        await self.memory.run(tool.name, apart(client), trajectory)
 
     def _noted(self, trajectory: str, server: str, client: Client) -> None:
         key = (trajectory, server)

@@ -49,7 +49,7 @@ from gateway.core.mcp_era import (
     is_modern,
     negotiated,
 )
-from gateway.core.mcp_session import Client, sealed, sealed_places, unsealed, unsealed_places
+from gateway.core.mcp_session import ANONYMOUS, Client, sealed, sealed_places, unsealed, unsealed_places
 from gateway.core.message import BytesBody, Headers, first_header, without_headers
 from gateway.core.outcome import Refusal
 from gateway.core.problem import problem
@@ -257,7 +257,7 @@ class McpFront:
             agent = _agent(request) or request.peer or "local"
             said = (first_header(request.headers, b"mcp-protocol-version") or b"2025-03-26").decode("latin-1")
             proven = request.proven_agent is not None
-            return Client(nonce=f"anonymous {agent}", agent=agent, is_proven=proven, version=negotiated(said))
+            return Client(nonce=f"{ANONYMOUS}{agent}", agent=agent, is_proven=proven, version=negotiated(said))
         client = unsealed(id.decode("latin-1"), self._key)
         scope = "" if tool is None else tool.name
         if client is None or client.scope != scope or self._conversations.has_ended(client.nonce):
@@ -270,21 +270,26 @@ class McpFront:
         return client if given is None else replace(client, agent=given)
 
     async def _conversation(self, client: Client) -> Conversation | None:
-        found = self._conversations.of(client)
-        if found is None:
+        conversation = self._of(client)
+        if conversation is None:
             return None
-        conversation, gone = found
         conversation.client = client
-        for one in gone:
-            self._later(self._evict(one.client))
         if conversation.log_level is None:
             conversation.log_level = self.service.level_of(client)
         return conversation
 
     def adopt(self, client: Client) -> Conversation:
         """Return the conversation of a client that comes another way than over HTTP."""
+        return self._of(client) or Conversation(client)
+
+    def _of(self, client: Client) -> Conversation | None:
         found = self._conversations.of(client)
-        return Conversation(client) if found is None else found[0]
+        if found is None:
+            return None
+        conversation, gone = found
+        for one in gone:
+            self._later(self._evict(one.client))
+        return conversation
 
     async def _evict(self, client: Client) -> None:
         for tool in self._servers_of(client):
@@ -372,10 +377,9 @@ class McpFront:
         client = self._recognised(request, tool)
         if isinstance(client, OutgoingResponse):
             return client
-        found = self._conversations.of(client)
-        if found is None:
+        conversation = self._of(client)
+        if conversation is None:
             return _full()
-        conversation = found[0]
         if conversation.listeners:
             return _refused(409, "This session has its stream open already.")
         last = (first_header(request.headers, b"last-event-id") or b"").decode("latin-1")

@@ -34,7 +34,7 @@ from gateway.ingress.caller import Caller
 from gateway.ingress.shown import Shown
 from gateway.journal import KeyClaim
 from gateway.journal.containment import ContainmentLog
-from gateway.journal.trajectories import Run, Trajectories
+from gateway.journal.trajectories import GENERATIONS, Run, Trajectories
 from gateway.stages.budget import meter_of, spend
 
 __all__ = ["Tasks"]
@@ -101,7 +101,7 @@ class Tasks:
                     code=Code.IDEMPOTENCY_MISMATCH,
                     detail=f"A run is called {packet.task_id!r} already, and no task packet opened it. Choose another id.",
                 )
-            if (refusal := await self._branch(packet, caller)) is not None:
+            if (refusal := await self._branch(packet, caller, run)) is not None:
                 return refusal
             future = self._trajectories.record(
                 run,
@@ -111,12 +111,13 @@ class Tasks:
             await asyncio.shield(future)
         return Shown(201, self._view(run))
 
-    async def _branch(self, packet: TaskPacket, caller: Caller) -> Refusal | None:
+    async def _branch(self, packet: TaskPacket, caller: Caller, run: Run) -> Refusal | None:
         """Have the parent's run know of its child before there is one, so that what the child spends counts there, and so
         that what is found of the parent is found of the child: it works on what the parent has made. Nothing that is
         quarantined hands work on.
 
-        A parent that is over, or that no run is known of, is a name and nothing more.
+        In the place of a parent that is over counts the nearest one above it that is not. A parent that no run is known of
+        is a name and nothing more.
         """
         parent = None if packet.parent_task_id is None else await self._trajectories.find(packet.parent_task_id)
         if parent is None or not parent.state.version or (caller.is_proven and parent.state.agent != caller.name):
@@ -129,10 +130,27 @@ class Tasks:
                 "more; an operator has to look at it.",
                 extra={"quarantine": quarantine},
             )
-        if parent.state.is_over or packet.task_id in parent.state.children:
-            return None
+        counting = await self._not_over(parent)
+        if counting is not None:
+            run.parent = counting.state.id
+            if packet.task_id in counting.state.children:
+                return None
         self._handed_on(parent, packet.task_id, caller)
-        await asyncio.shield(self._trajectories.record(parent, [ChildOpened(child=packet.task_id)]))
+        if counting is not None:
+            await asyncio.shield(self._trajectories.record(counting, [ChildOpened(child=packet.task_id)]))
+        return None
+
+    async def _not_over(self, run: Run) -> Run | None:
+        """Return the run, or the nearest above it, that is not over."""
+        agent, found = run.state.agent, run
+        for _ in range(GENERATIONS):
+            if not found.state.is_over:
+                return found
+            name = (found.state.task or {}).get("parent_task_id")
+            above = await self._trajectories.find(name) if name else None
+            if above is None or not above.state.version or above.state.agent != agent:
+                return None
+            found = above
         return None
 
     def _handed_on(self, parent: Run, child: str, caller: Caller) -> None:

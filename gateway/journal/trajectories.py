@@ -47,7 +47,7 @@ from gateway.journal import Append, Entry, Journal, JournalCorrupt, JournalUnava
 from gateway.journal.aside import Aside, Ended, Observation, is_observation
 from gateway.telemetry import Telemetry
 
-__all__ = ["OWN", "TOGETHER", "Flight", "Read", "Run", "Trajectories"]
+__all__ = ["GENERATIONS", "OWN", "TOGETHER", "Flight", "Read", "Run", "Trajectories"]
 
 # Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
 _FINALIZING: Final = Phase.FINALIZING
@@ -64,7 +64,9 @@ _REFUSING_RUNS = 4096
 _OUTCOMES = (StepCommitted, StepFailed, StepInDoubt)
 _READS = 64
 _READINGS = 3
-_GENERATIONS = 16
+
+GENERATIONS = 16
+"""So many runs, one the parent of the next, spend together."""
 
 TOGETHER = 50
 """Runs to which something is done in one pass of the event loop, so that no call waits for longer than milliseconds."""
@@ -93,6 +95,7 @@ class Run:
         leases_over: of its leases, how many people were told to be over.
         pending: appends that are not durable yet.
         touched_s: monotonic time of the last call.
+        parent: the run that counts it among its children, if that is not the one its packet names: that one is over.
         meter: what it has spent, once somebody asks; `stages/budget.py` keeps it here.
         watch: its watchdog, once it has one; `stages/watchdog.py` keeps it here, so that both end together.
     """
@@ -106,6 +109,7 @@ class Run:
         "leases_over",
         "meter",
         "opening",
+        "parent",
         "pending",
         "state",
         "touched_s",
@@ -125,6 +129,7 @@ class Run:
         self.leases_over = 0
         self.pending: set[asyncio.Future[None]] = set()
         self.touched_s = touched_s
+        self.parent = ""
         self.meter: Meter | None = None
         self.watch: Watchdog | None = None
         self._watchers: list[asyncio.Future[None]] = []
@@ -135,12 +140,14 @@ class Run:
     def lineage(self) -> list[Run]:
         """Return the run, its parent, and so on up: those whose budgets it spends from."""
         line = [self]
-        while len(line) < _GENERATIONS and (task := line[-1].state.task) is not None:
-            parent = self._live.get(str(task.get("parent_task_id") or ""))
-            if parent is None or line[-1].state.id not in parent.state.children:
-                break
+        while len(line) < GENERATIONS and (parent := line[-1]._parent()) is not None:
             line.append(parent)
         return line
+
+    def _parent(self) -> Run | None:
+        named = self.parent or (self.state.task or {}).get("parent_task_id")
+        parent = self._live.get(named) if named else None
+        return parent if parent is not None and self.state.id in parent.state.children else None
 
     def children(self) -> list[Run]:
         """Return the runs of its children that are not settled yet."""
@@ -810,7 +817,7 @@ class Trajectories:
 
     def _replace(self, lost: Run, run: Run) -> None:
         name = lost.state.id
-        run.busy, run.flying = lost.busy, lost.flying
+        run.busy, run.flying, run.parent = lost.busy, lost.flying, lost.parent
         self._runs[name] = run
         siblings = self._implicit.get(lost.state.agent, [])
         for index, sibling in enumerate(siblings):

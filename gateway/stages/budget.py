@@ -158,22 +158,35 @@ class BudgetStage:
             self._settled(line[1], run)
 
     async def settle_children(self) -> None:
-        """Do so for tasks that ended, or were never opened, when the process before did.
+        """Do so for tasks that ended, or were never opened, when the process before did, and tell the others whose they are.
 
         Raises:
             JournalUnavailable: they cannot be read.
         """
         for parent in self._trajectories.live():
-            for name in [name for name in parent.state.children if self._trajectories.get(name) is None]:
+            for name in list(parent.state.children):
                 found = await self._trajectories.find(name)
+                if found is not None:
+                    found.parent = parent.state.id
                 if found is None:
                     self._trajectories.record(parent, [ChildSettled(child=name)], lazy=True)
                 elif found.state.is_over:
                     self._settled(parent, found)
 
     def _settled(self, parent: Run, child: Run) -> None:
-        spent = {name: amount for name, amount in meter_of(child).used.items() if amount}
-        self._trajectories.record(parent, [ChildSettled(child=child.state.id, values=spent)], lazy=True)
+        heirs = child.children()
+        theirs = [meter_of(heir).used for heir in heirs]
+        used = {
+            name: amount - sum(one.get(name, 0.0) for one in theirs) for name, amount in meter_of(child).used.items()
+        }
+        settled = ChildSettled(
+            child=child.state.id,
+            values={name: amount for name, amount in used.items() if amount > 0},
+            heirs=[heir.state.id for heir in heirs],
+        )
+        self._trajectories.record(parent, [settled], lazy=True)
+        for heir in heirs:
+            heir.parent = parent.state.id
 
     # --- before
 
@@ -217,7 +230,7 @@ class BudgetStage:
     ) -> Outcome:
         """Take what the call cost. `answer` is what the tool answered, where the agent may be given something else."""
         meter, at = meter_of(run), self._clock.at()
-        if taken and isinstance(outcome, Rejected) and _is_unsent(run, call):
+        if taken and isinstance(answer or outcome, Rejected) and _is_unsent(run, call):
             spend(run, taken, -1.0)
             taken = {}
         told = self._told(call, answer or outcome, taken)

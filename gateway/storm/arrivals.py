@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from gateway.storm.scenario import LoadSettings, Scenario
 
@@ -36,6 +36,9 @@ def due_times(load: LoadSettings, seconds: float, source: random.Random) -> Iter
     highest = max(load.rate, final)
     if load.arrive == "loop" or highest <= 0:
         return
+    if load.arrive == "poisson" and final == load.rate:
+        yield from _poisson(load.rate, start, end, source.random)
+        return
     due, credit = start, 0.0
     while True:
         due += 1 / highest if load.arrive == "steady" else -math.log(1 - source.random()) / highest
@@ -49,6 +52,12 @@ def due_times(load: LoadSettings, seconds: float, source: random.Random) -> Iter
             credit -= 1
         elif share < 1 and source.random() >= share:
             continue
+        yield due
+
+
+def _poisson(rate: float, due: float, end: float, draw: Callable[[], float]) -> Iterator[float]:
+    """Yield the times after `due` and before `end` of a Poisson process: what thinning comes to when nothing moves."""
+    while (due := due - math.log(1 - draw()) / rate) < end:
         yield due
 
 

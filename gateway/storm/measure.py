@@ -23,7 +23,8 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from itertools import compress
+from itertools import accumulate, compress, islice
+from operator import le, sub
 from typing import Any, TypeVar
 
 from gateway.storm.recording import Attempts, Calls, Recording
@@ -46,7 +47,7 @@ def measure(recording: Recording, scenario: Scenario) -> Figures:
     figures["calls_skipped"] = recording.skipped
     figures["opens"] = sum(state == "open" for state in recording.moves.state)
     figures["heals"] = sum(cause == "healed" for cause in recording.moves.cause)
-    figures["canaries"] = sum(trials > 0 for trials in recording.attempts.half_open)
+    figures["canaries"] = len(recording.attempts) - recording.attempts.half_open.count(0)
     figures["canaries_at_once"] = max(recording.attempts.half_open, default=0)
     figures["cooldowns_s"] = [round(wait, 3) for wait in recording.moves.cooldown_s if wait > 0]
     figures["toll"] = dict(recording.toll)
@@ -75,10 +76,10 @@ def _phase(recording: Recording, start: float, end: float, seconds: float) -> Fi
     calls, attempts = recording.calls, recording.attempts
     if start > 0 or end < math.inf:
         calls = _chosen(calls, [start <= due < end for due in calls.due])
-        attempts = _chosen(attempts, [start <= at < end for at in attempts.at])
+        attempts = _between(attempts, start, end)
     figures = _figures(calls, attempts.at, seconds)
     figures["tools"] = _tools(calls, attempts, figures, seconds)
-    figures["repeats"] = _arrivals([at for at, number in zip(attempts.at, attempts.number, strict=True) if number > 1])
+    figures["repeats"] = _arrivals(list(compress(attempts.at, [number > 1 for number in attempts.number])))
     figures["max_queue"] = max(attempts.queue, default=0)
     figures["groups"] = _groups(calls, start + seconds, seconds)
     return figures
@@ -109,15 +110,26 @@ def _chosen(table: Table, mask: Sequence[bool]) -> Table:
     return type(table)(*(list(compress(getattr(table, name), mask)) for name in type(table).__slots__))
 
 
+def _between(attempts: Attempts, start: float, end: float) -> Attempts:
+    """Return the attempts of a time; those of a virtual storm are in order, which makes it a slice."""
+    at = attempts.at
+    if not all(map(le, at, islice(at, 1, None))):
+        return _chosen(attempts, [start <= when < end for when in at])
+    first, last = bisect_left(at, start), bisect_left(at, end)
+    return Attempts(*(getattr(attempts, name)[first:last] for name in Attempts.__slots__))
+
+
 def _figures(calls: Calls, arrivals: Sequence[float], seconds: float) -> Figures:
     count, codes = len(calls), Counter(calls.outcome)
     kinds: Counter[str] = Counter()
     for code, hits in codes.items():
         kinds[code.partition(":")[0]] += hits
-    rows = list(zip(calls.due, calls.end, calls.outcome, strict=True))
-    good = sorted([end - due for due, end, outcome in rows if outcome == "success"])
-    refused = sorted([end - due for due, end, outcome in rows if outcome[:7] == "refused"]) if kinds["refused"] else []
-    seconds_of = Counter([int(end) for _, end, outcome in rows if outcome == "success"])
+    waits = list(map(sub, calls.end, calls.due))
+    is_good = [outcome == "success" for outcome in calls.outcome]
+    good = sorted(compress(waits, is_good))
+    refusals = {code for code in codes if code.startswith("refused")}
+    refused = sorted(compress(waits, [outcome in refusals for outcome in calls.outcome])) if refusals else []
+    seconds_of = Counter(map(int, compress(calls.end, is_good)))
     return {
         "calls": count,
         "attempts": len(arrivals),
@@ -170,10 +182,13 @@ def _wider(bins: dict[int, int], times: int) -> dict[int, int]:
 
 def _groups(calls: Calls, until: float, seconds: float) -> Figures:
     """Return successes a second of each kind of agent, and of its least and most served agent; calls that ended in time."""
-    calls = _chosen(calls, [end < until for end in calls.end])
-    good = Counter([agent for agent, outcome in zip(calls.agent, calls.outcome, strict=True) if outcome == "success"])
+    agents, outcomes = calls.agent, calls.outcome
+    if max(calls.end, default=0.0) >= until:
+        in_time = [end < until for end in calls.end]
+        agents, outcomes = list(compress(agents, in_time)), list(compress(outcomes, in_time))
+    good = Counter(compress(agents, [outcome == "success" for outcome in outcomes]))
     served: dict[str, list[int]] = {}
-    for agent in dict.fromkeys(calls.agent):
+    for agent in dict.fromkeys(agents):
         served.setdefault(agent.rpartition("-")[0].replace("-", "_"), []).append(good[agent])
     return {
         kind: {
@@ -189,30 +204,28 @@ def _groups(calls: Calls, until: float, seconds: float) -> Figures:
 def recovery_s(recording: Recording, end: float, seconds: float) -> float:
     """Return how long after the trigger the storm was over, or infinity."""
     calls = recording.calls
-    rows = sorted(
-        [(due, outcome == "success") for due, outcome in zip(calls.due, calls.outcome, strict=True) if due >= end]
-    )
-    due = [row[0] for row in rows]
-    won = [0]
-    for _, is_good in rows:
-        won.append(won[-1] + is_good)
+    is_later = [due >= end for due in calls.due]
+    rows = sorted(compress(zip(calls.due, map("success".__eq__, calls.outcome), strict=True), is_later))
+    due, is_good = [row[0] for row in rows], [row[1] for row in rows]
+    won = list(accumulate(is_good, initial=0))
     for index, start in enumerate(due):
         if start + RECOVERY_WINDOW_S > seconds + 1e-9:
             break
+        if not is_good[index]:
+            continue
         stop = bisect_left(due, start + RECOVERY_WINDOW_S)
-        if rows[index][1] and won[stop] - won[index] >= RECOVERED_SHARE * (stop - index):
+        if won[stop] - won[index] >= RECOVERED_SHARE * (stop - index):
             return start - end
     return math.inf
 
 
 def _retained(recording: Recording, start: float, end: float, seconds: float) -> float:
     def rate(since: float, until: float) -> float:
-        hits = sum(since <= due < until for due in good)
+        hits = bisect_left(good, until) - bisect_left(good, since)
         return hits / (until - since) if until > since else 0.0
 
     calls = recording.calls
-    good = [due for due, outcome in zip(calls.due, calls.outcome, strict=True) if outcome == "success"]
-
+    good = sorted([due for due, outcome in zip(calls.due, calls.outcome, strict=True) if outcome == "success"])
     settled = min(end + SETTLED_AFTER_S, (end + seconds) / 2)
     before = rate(0.0, start)
     return rate(settled, seconds) / before if before else 0.0

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from heapq import heappush
 
 from gateway.core.admission import AdmissionRefusal, Ticket, TicketState
 from gateway.core.breaker import Breaker, BreakerRefusal, Permit, State, Transition, Verdict, verdict_of
@@ -34,6 +35,7 @@ from gateway.storm.world import STANDING
 __all__ = ["Road"]
 
 _GRANTED, _HALF_OPEN = TicketState.GRANTED, State.HALF_OPEN
+_TROUBLED = (Failed, InDoubt)
 _REFUSED = {code: Rejected(Refusal(code=code, detail="")) for code in Code}
 
 
@@ -81,6 +83,7 @@ class Road(Gateway):
 
     def report(self, guard: _Guard, moves: tuple[Transition, ...]) -> None:
         """Note moves of a breaker, once for each tool that it stands for."""
+        guard.is_half_open = moves[-1].after is _HALF_OPEN
         for move in moves:
             for tool in guard.tools:
                 self.lab.recording.moves.add(
@@ -94,6 +97,7 @@ class _Guard:
 
     breaker: Breaker
     tools: list[str] = field(default_factory=list)
+    is_half_open: bool = False
 
 
 class _Station(Station):
@@ -106,13 +110,15 @@ class _Station(Station):
         self.guard = road.guard(self.tool)
         self.breaker = self.guard.breaker
         self.pool = road.pool(self.tool)
+        self.admission = self.pool.admission
+        self.has_rate = self.tool.domain.admission.rate is not None
         self.world = road.lab.world.tool(self.tool.name)
         self.arrived = road.lab.recording.attempts.add
         self.budget: RetryBudget | None = None
-        self.ratio = self.tool.retry.budget_ratio
+        self.retry, self.has_key = self.tool.retry, self.tool.idempotency is not None
+        self.ratio = self.retry.budget_ratio
         self.is_smeared = self.world.is_smeared
         self.first_byte_s = self.operation.timeouts.first_byte
-        self.insists = load.insists > 0
         self.trials = 0
         self.known = {id(exchange): self.judged(exchange) for exchange in STANDING}
 
@@ -131,7 +137,8 @@ class _Trip(Trip):
     """A call on its way. `outcome` is what its attempts amount to so far."""
 
     __slots__ = (
-        "attempt", "budget", "exchange", "first_sent", "is_charged", "is_trial", "outcome", "permit", "sent", "ticket",
+        "attempt", "budget", "exchange", "first_sent", "is_charged", "is_prompt", "is_trial", "outcome", "permit", "sent",
+        "ticket",
     )  # fmt: skip
     station: _Station
     budget: RetryBudget
@@ -153,12 +160,26 @@ class _Trip(Trip):
         self._queue(now)
 
     def _queue(self, now: float) -> None:
-        """Ask the breaker, then for a slot; who is granted one at once goes on at once."""
+        """Ask the breaker, then for a slot; who is granted one at once goes on at once.
+
+        Where no rate is metered a slot is asked of the admission itself, which is what the pool does first.
+        """
         station = self.station
         refusal = station.breaker.peek(now)
         if refusal is not None:
             self._circuit_open(refusal, now)
             return
+        if not station.has_rate:
+            granted = station.admission.grant_at_once(self.known_as, is_ours=False, now=now, deadline=self.deadline)
+            if granted is not None:
+                self.ticket, self.is_prompt = granted, True
+                self._dispatch(now)
+                return
+        self._wait(now)
+
+    def _wait(self, now: float) -> None:
+        """Ask the pool, and wait for the slot if there is hope."""
+        station, self.is_prompt = self.station, False
         pool = station.pool
         ticket = pool.request(self.known_as, self.deadline, is_ours=False)
         if type(ticket) is AdmissionRefusal:
@@ -167,12 +188,14 @@ class _Trip(Trip):
         assert type(ticket) is Ticket
         self.ticket = ticket
         if ticket.state is _GRANTED:
+            pool.use(ticket)
             self._dispatch(now)
             return
         pool.on_grant(ticket, partial(station.loop.soon.append, self._granted))
         station.loop.wake(now + (self.deadline - now), partial(self._late, ticket))
 
     def _granted(self) -> None:
+        self.station.pool.use(self.ticket)
         self._dispatch(self.station.loop.now)
 
     def _late(self, ticket: Ticket) -> None:
@@ -184,38 +207,39 @@ class _Trip(Trip):
 
     def _dispatch(self, now: float) -> None:
         """Take a permit and be sent."""
-        station = self.station
-        station.pool.use(self.ticket)
+        station, guard = self.station, self.station.guard
         left_s = self.deadline - now
-        breaker = station.breaker
-        answer = breaker.acquire(now, may_be_canary=True, lease_s=(left_s if left_s > 0 else 0.0) + LEASE_SLACK_S)
-        if isinstance(answer, BreakerRefusal):
-            station.pool.give_back(self.ticket)
+        answer = station.breaker.acquire(
+            now, may_be_canary=True, lease_s=(left_s if left_s > 0 else 0.0) + LEASE_SLACK_S
+        )
+        if type(answer) is BreakerRefusal:
+            self._give_back(now)
             self._circuit_open(answer, now)
             return
+        assert type(answer) is Permit
         if answer.transitions:
-            station.road.report(station.guard, answer.transitions)
+            station.road.report(guard, answer.transitions)
         self.permit, self.sent = answer, now
-        self.is_trial = breaker.state is _HALF_OPEN
+        self.is_trial = guard.is_half_open
         if self.is_trial:
             station.trials += 1
         if station.is_smeared:
             smear_s = station.world.smear_s()
-            station.loop.wake(now + smear_s, partial(self._arrive, smear_s))
+            station.loop.wake(now + smear_s, partial(self._smeared, smear_s))
         else:
-            self._arrive(0.0)
+            self._arrive(now, station.first_byte_s)
 
-    def _arrive(self, smear_s: float) -> None:
-        """Be at the tool, and wait for what comes of it."""
+    def _smeared(self, smear_s: float) -> None:
         station = self.station
+        self._arrive(station.loop.now, max(0.0, station.first_byte_s - smear_s))
+
+    def _arrive(self, now: float, patience_s: float) -> None:
+        """Be at the tool, and wait for what comes of it."""
+        station, left_s = self.station, self.deadline - self.sent
         loop, world = station.loop, station.world
-        now = loop.now
         station.arrived(now, station.name, self.attempt, world.queued(now), station.trials if self.is_trial else 0)
-        patience_s, left_s = station.first_byte_s - smear_s, self.deadline - self.sent
-        takes_s, self.exchange = world.answer(
-            now, patience_s if 0 < patience_s < left_s else max(0.0, min(patience_s, left_s))
-        )
-        loop.wake(now + takes_s, self._answered)
+        takes_s, self.exchange = world.answer(now, patience_s if patience_s < left_s else max(0.0, left_s))
+        heappush(loop.timers, (now + takes_s, next(loop.order), self._answered))
 
     def _answered(self) -> None:
         """Give permit and slot back with what the answer shows."""
@@ -227,8 +251,16 @@ class _Trip(Trip):
         moves = station.breaker.settle(self.permit, verdict, now, now - self.sent)
         if moves:
             station.road.report(station.guard, moves)
-        station.pool.give_back(self.ticket)
+        self._give_back(now)
         self._conclude(outcome, now)
+
+    def _give_back(self, now: float) -> None:
+        """Return the slot; past the pool if neither a rate nor anybody in its queue waits for that."""
+        admission = self.station.admission
+        if self.is_prompt and not admission.has_waiting:
+            admission.give_back(self.ticket, now)
+        else:
+            self.station.pool.give_back(self.ticket)
 
     def _circuit_open(self, refusal: BreakerRefusal, now: float) -> None:
         if refusal.transitions:
@@ -238,19 +270,20 @@ class _Trip(Trip):
     def _conclude(self, last: Outcome, now: float) -> None:
         """End the call, or wait for its next attempt."""
         station, earlier = self.station, self.outcome
-        if self.is_charged and (not isinstance(last, Failed | InDoubt) or last.fault in WORKING):
+        if self.is_charged and _shows_work(last):
             self.budget.refund()
         if earlier is None:
             outcome = last
             if not self.is_charged and type(last) is not Rejected:
                 self.budget.deposit(station.ratio, now)
         else:
-            outcome = conclude(earlier, last, has_key=station.tool.idempotency is not None)
+            outcome = conclude(earlier, last, has_key=station.has_key)
         self.outcome = outcome
         if type(outcome) is not Success and (delay_s := self._delay_s(last, outcome, now)) is not None:
-            station.loop.wake(now + delay_s, self._again)
+            loop = station.loop
+            heappush(loop.timers, (now + delay_s, next(loop.order), self._again))
             return
-        if station.insists and not isinstance(outcome, Rejected):
+        if station.insists and type(outcome) is not Rejected:
             self._remember(outcome, now)
         self.end(outcome, now)
 
@@ -258,19 +291,19 @@ class _Trip(Trip):
         """Return the wait before the next attempt, already paid for, or None if the outcome is final."""
         station = self.station
         u = station.clock.draw()
-        if isinstance(last, Rejected):
+        if type(last) is Rejected:
             return None
         decision = decide_retry(
             outcome,
             attempt=self.attempt,
-            settings=station.tool.retry,
+            settings=station.retry,
             now=now,
             deadline=self.deadline,
             u=u,
             is_replayable=True,
             key_until=may_resend_until(station.tool, station.operation, self.first_sent),
         )
-        return decision.delay_s if isinstance(decision, RetryAfter) and self.budget.charge(now) else None
+        return decision.delay_s if type(decision) is RetryAfter and self.budget.charge(now) else None
 
     def _again(self) -> None:
         self.attempt += 1
@@ -278,7 +311,12 @@ class _Trip(Trip):
         self._queue(self.station.loop.now)
 
     def _remember(self, outcome: Outcome, now: float) -> None:
-        if isinstance(outcome, Failed | InDoubt) and outcome.fault not in WORKING:
-            self.station.recent.note(self, now)
-        else:
+        if _shows_work(outcome):
             self.station.recent.forget(self)
+        else:
+            self.station.recent.note(self, now)
+
+
+def _shows_work(outcome: Outcome) -> bool:
+    """Return whether an outcome is not one of a tool in trouble."""
+    return not isinstance(outcome, _TROUBLED) or outcome.fault in WORKING

@@ -48,12 +48,14 @@ class Station:
 
     def __init__(self, lab: Lab, load: LoadSettings) -> None:
         self.lab, self.load = lab, load
+        self.known_as = "anybody" if lab.is_anonymous else ""
         self.loop, self.clock, self.note = lab.loop, lab.clock, lab.recording.calls.add
         self.tool: ToolSpec = lab.catalog.tools[load.tool]
         method, _, target = load.request.partition(" ")
         self.match: Match = self.tool.match(method, target)
         self.operation = self.match.operation
         self.total_s = self.operation.timeouts.total
+        self.insists = load.insists
         self.name = self.tool.name
 
 
@@ -65,7 +67,7 @@ class Trip(ABC):
     def __init__(self, station: Station, agent: str, due: float) -> None:
         self.station = station
         self.agent = agent
-        self.known_as = "anybody" if station.lab.is_anonymous else agent
+        self.known_as = station.known_as or agent
         self.due = due
         self.deadline = 0.0
         self.repeats = 0
@@ -87,7 +89,7 @@ class Trip(ABC):
         station = self.station
         is_good = type(outcome) is Success
         station.note(self.due, now, station.name, self.agent, "success" if is_good else _word(outcome))
-        if is_good or self.repeats >= station.load.insists:
+        if is_good or self.repeats >= station.insists:
             if self.then is not None:
                 self.then()
             return
@@ -106,10 +108,10 @@ _IN_DOUBT = {fault: f"in_doubt:{fault.value}" for fault in Fault}
 
 def _word(outcome: Outcome) -> str:
     match outcome:
-        case Success():
-            return "success"
         case Rejected(refusal):
             return _REFUSED[refusal.code]
+        case Success():
+            return "success"
         case Failed(fault):
             return _FAILED[fault]
         case InDoubt(fault):

@@ -9,6 +9,7 @@ the same recording, to the byte (`tests/storm/test_road.py`). The stages also ta
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from gateway.storm.recording import Recording
 from gateway.storm.road import Road
 from gateway.storm.scenario import LoadSettings, PolicySettings, Scenario
 from gateway.storm.staged import Staged
-from gateway.storm.trip import Gateway, Lab, Station
+from gateway.storm.trip import Gateway, Lab, Station, Trip
 from gateway.storm.virtualtime import VirtualClock, VirtualLoop, run
 from gateway.storm.world import World
 
@@ -90,27 +91,41 @@ class _Arrivals:
 
     def __init__(self, lab: Lab, load: LoadSettings, stations: Sequence[Station], when: Iterator[float]) -> None:
         self._loop, self._when = lab.loop, when
-        self._begins = [(stations[number % len(stations)], name) for number, name in enumerate(names(load))]
-        self._number = 0
+        begins = [(stations[number % len(stations)], name) for number, name in enumerate(names(load))]
+        self._agents = itertools.cycle(begins)
         self._due = math.inf
 
     def begin(self) -> None:
-        """Wait for the first."""
+        """Begin what is due at once, and wait for what is not."""
         self._due = next(self._when, math.inf)
-        self()
+        self._together()
 
     def __call__(self) -> None:
-        """Begin what is due; come again for the next."""
-        loop, begins, when = self._loop, self._begins, self._when
-        due, number, now = self._due, self._number, loop.now
-        while due <= now:
-            station, name = begins[number % len(begins)]
-            loop.soon.append(station.kind(station, name, due).begin)
-            number += 1
-            due = next(when, math.inf)
-        self._due, self._number = due, number
-        if due < math.inf:
-            loop.wake(due, self)
+        """Begin the call that is due, once the next is waited for; what is due with it comes first, all in a row."""
+        trip = self._next()
+        if self._due > self._loop.now:
+            self._wait()
+            trip.begin()
+        else:
+            self._loop.soon.append(trip.begin)
+            self._together()
+
+    def _together(self) -> None:
+        loop = self._loop
+        while self._due <= loop.now:
+            loop.soon.append(self._next().begin)
+        self._wait()
+
+    def _next(self) -> Trip:
+        """Return the call that is due, and turn to the next."""
+        station, name = next(self._agents)
+        trip = station.kind(station, name, self._due)
+        self._due = next(self._when, math.inf)
+        return trip
+
+    def _wait(self) -> None:
+        if self._due < math.inf:
+            self._loop.wake(self._due, self)
 
 
 class _Agents:

@@ -115,14 +115,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def run_out(self) -> None:
         """Let things happen until nothing is left to happen. Raises the first failure that nobody took."""
         soon, timers = self.soon, self.timers
-        while soon or timers:
+        while True:
             while soon:
                 soon.popleft()()
             if self._failure is not None:
                 raise self._failure
-            if timers:
-                self.now, _, callback = heappop(timers)
-                callback()
+            if not timers:
+                return
+            self.now, _, callback = heappop(timers)
+            callback()
 
     # --- what asyncio's futures and tasks ask of a loop
 

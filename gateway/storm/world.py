@@ -8,11 +8,11 @@ Source: Bronson et al., "Metastable Failures in Distributed Systems", HotOS 2021
 
 from __future__ import annotations
 
-import heapq
 import math
 import random
 from collections import deque
 from collections.abc import Sequence
+from heapq import heapreplace
 
 from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
@@ -40,6 +40,8 @@ class VirtualTool:
     def __init__(self, settings: WorldSettings, faults: Sequence[FaultSettings], source: random.Random) -> None:
         self._settings = settings
         self._faults = [fault for fault in faults if fault.kind != "slow"]
+        self._first = min((fault.start for fault in self._faults), default=math.inf)
+        self._last = max((fault.end for fault in self._faults), default=math.inf)
         self._slow = [fault for fault in faults if fault.kind == "slow"]
         self._source = source
         self._free = [0.0] * settings.workers
@@ -84,16 +86,15 @@ class VirtualTool:
 
     def work(self, now: float) -> float:
         """Take a call into the queue; return when its answer is there. It is slow if the work begins in a slow time."""
-        settings = self._settings
         free = self._free[0]
         start = free if free > now else now
-        factor = 1.0
-        for fault in self._slow:
-            if fault.start <= start < fault.end:
-                factor = max(factor, fault.factor)
-        spread = 1 + settings.spread * (2 * self._source.random() - 1) if settings.spread else 1.0
-        end = start + settings.service * factor * spread
-        heapq.heapreplace(self._free, end)
+        takes_s = self._settings.service
+        if self._slow:
+            takes_s *= max((fault.factor for fault in self._slow if fault.start <= start < fault.end), default=1.0)
+        if spread := self._settings.spread:
+            takes_s *= 1 + spread * (2 * self._source.random() - 1)
+        end = start + takes_s
+        heapreplace(self._free, end)
         if start > now:
             self._starts.append(start)
         return end
@@ -104,7 +105,7 @@ class VirtualTool:
         What breaks in the same way each time is the same object each time: one of `STANDING`.
         """
         kind = ""
-        if self._faults:
+        if self._first <= now < self._last:
             fault = self.fault(now)
             kind = "" if fault is None else fault.kind
         if kind == "down":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway.core.antispin import MAX_REPAIRS, AntiSpin, Spin
 from gateway.core.signature import error_signature
@@ -51,3 +52,36 @@ def test_never_more_repairs_than_allowed_and_bounded_memory(errors: list[str], l
         if verdict is not Spin.MAY_REPAIR:
             return
         assert allowed <= limit
+
+
+class Repairing(RuleBasedStateMachine):
+    """A step fails, is repaired and works, in any order; beside it a plain account of what the agent saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spin = AntiSpin()
+        self.seen: list[str] = []
+
+    @rule(error=st.sampled_from("abcdef"))
+    def fails(self, error: str) -> None:
+        verdict = self.spin.failed(error)
+        if error in self.seen:
+            assert verdict is Spin.CYCLE
+        elif len(self.seen) >= MAX_REPAIRS:
+            assert verdict is Spin.EXHAUSTED
+        else:
+            assert verdict is Spin.MAY_REPAIR
+        if len(self.seen) <= MAX_REPAIRS:
+            self.seen.append(error)
+
+    @rule()
+    def works(self) -> None:
+        self.spin.succeeded()
+        self.seen.clear()
+
+    @invariant()
+    def counts_every_failure_after_the_first(self) -> None:
+        assert self.spin.repairs == max(0, len(self.seen) - 1) <= MAX_REPAIRS
+
+
+TestRepairing = Repairing.TestCase

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from gateway.core.mcp_memory import GREETING_MAX, RUNS_MAX, SUBSCRIPTIONS_MAX, Entry, SessionTable
-from gateway.core.mcp_session import Client
+from gateway.core.mcp_memory import (
+    GREETING_MAX,
+    RUNS_MAX,
+    SETTINGS_MAX,
+    SUBSCRIPTIONS_MAX,
+    Entry,
+    SessionTable,
+)
+from gateway.core.mcp_session import LIMIT_BYTES, Client
 
 
 def client(nonce: str) -> Client:
     return Client(
-        nonce=nonce, scope="pay", agent="a", version="2025-11-25", capabilities={"sampling": {}}, info={"n": 1}
+        nonce=nonce, scope="pay", agent="a", version="2025-11-25", capabilities={"sampling": {}}, info={"name": "n"}
     )
 
 
@@ -66,6 +75,21 @@ def test_everything_is_bounded() -> None:
     assert (len(first.subscriptions), len(first.runs)) == (SUBSCRIPTIONS_MAX, RUNS_MAX)
     first.opened("http://a/mcp", "s1", "x" * (GREETING_MAX + 1))
     assert not first.is_open
+
+
+def test_what_a_client_says_at_length_is_not_kept() -> None:
+    """Nobody fills memory and disk with an address, a level or a description of a megabyte each."""
+    long = "x" * SETTINGS_MAX
+    talkative = replace(client("n"), capabilities={"sampling": {}, long: {}}, info={"name": long})
+    entry = SessionTable().opened("pay", talkative)
+    assert not entry.set("logging/setLevel", f'{{"level":"{long}"}}', {"level": long})
+    assert not entry.set("resources/subscribe", f'{{"uri":"{long}"}}', {"uri": long})
+    assert len(entry.dumped()) < LIMIT_BYTES
+    assert entry.client.can("sampling")
+    half = f'{{"uri":"{long[: SETTINGS_MAX // 2]}"}}'
+    assert entry.set("resources/subscribe", half, {"uri": "a"})
+    assert not entry.set("resources/subscribe", half, {"uri": "b"})
+    assert entry.set("resources/unsubscribe", half, {"uri": "a"})
 
 
 def test_slots_are_used_again_after_a_restart() -> None:

@@ -1,8 +1,10 @@
 """A session's id is the session."""
 
+from dataclasses import replace
+
 import pytest
 
-from gateway.core.mcp_session import Client, apart, sealed, sealed_places, unsealed, unsealed_places
+from gateway.core.mcp_session import ANONYMOUS, Client, apart, sealed, sealed_places, unsealed, unsealed_places
 
 KEY = b"k" * 32
 CLIENT = Client(
@@ -64,3 +66,6 @@ def test_no_two_credentials_share_a_session() -> None:
     assert apart(Client(version="x")).nonce == ""
     own = Client(version="x", nonce="n", credentials=ana.credentials)
     assert apart(own) is own
+    nameless = [replace(one, nonce=f"{ANONYMOUS}agent") for one in (ana, bob)]
+    assert len({apart(one).nonce for one in (*nameless, ana, bob)}) == 4
+    assert all(apart(apart(one)) == apart(one) for one in (*nameless, ana, bob))

@@ -211,6 +211,37 @@ async def test_what_a_child_spends_counts_against_its_parent_too(
     assert "run p has spent 4 of 4 calls" in refused.json["detail"]
 
 
+async def test_what_outlives_a_child_still_counts_against_its_parent(
+    tmp_path: Path, origin: Origin, make_child: Callable[..., Child]
+) -> None:
+    """A task would get round its caps by having a task between that ends at once, be it before or after it hands on."""
+    child = make_child(tmp_path, origin.port)
+    client = await child.start()
+    await client.send("POST", TASKS, {"task_id": "p", "budget_caps": {"max_calls": 4}})
+    await client.send("POST", TASKS, child_of("p", "c"))
+    await client.send("POST", TASKS, child_of("c", "before"))
+    assert (await client.send("POST", "/pay/holds", {"n": 1}, run="c")).status == 201
+    assert (await client.send("POST", "/pay/holds", {"n": 2}, run="before")).status == 201
+    assert (await client.send("POST", f"{TASKS}/c/result", {"status": "done"})).status == 200
+    await client.send("POST", TASKS, child_of("c", "after"))
+    assert (await client.send("POST", "/pay/holds", {"n": 3}, run="after")).status == 201
+    for _ in range(2):
+        spent = [(await used(client, task))["calls"] for task in ("p", "c", "before", "after")]
+        assert spent == [3, 2, 1, 1]
+        await child.kill()
+        client = await child.start()
+    assert (await client.send("POST", "/pay/holds", {"n": 4}, run="before")).status == 201
+    for name in ("before", "after"):
+        refused = await client.send("POST", "/pay/holds", {"n": 5}, run=name)
+        assert (refused.code, refused.json["budget"]["trajectory"]) == ("ERR_BUDGET_EXHAUSTED", "p")
+    for name in ("before", "after"):
+        assert (await client.send("POST", f"{TASKS}/{name}/result", {"status": "done"})).status == 200
+    for _ in range(2):
+        assert (await used(client, "p"))["calls"] == 4
+        await child.kill()
+        client = await child.start()
+
+
 async def test_children_at_once_never_exceed_their_parents_cap(tmp_path: Path, origin: Origin) -> None:
     origin.on("POST /holds", Answer(201, b'{"id": "h1"}', JSON))
     async with serving(tmp_path, origin.port) as running:

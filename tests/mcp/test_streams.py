@@ -259,3 +259,16 @@ async def test_a_server_that_knows_no_session_where_it_has_no_stream_is_not_gree
                 while on.gateway._mcp._tasks:
                     await asyncio.sleep(0.02)
             assert server.sessions == 1 + mcp_http.RENEWALS_MAX
+
+
+async def test_clients_without_an_id_share_no_session_if_their_credentials_differ(tmp_path: Path) -> None:
+    """Nor a subscription: each is remembered with the session that it was made in, to be made there again."""
+    async with ledger(demands=True) as server, serving(tmp_path, 0, manifest(server.url)) as on:
+        for name in ("ana", "bob", "ana"):
+            client = Raw(on.agent, Authorization=f"Bearer {name}")
+            await client.call("balance")
+            await client.post("resources/subscribe", {"uri": f"of:{name}"})
+        assert server.used == ["s1", "s2", "s1"]
+        assert set(server.authorizations) == {"Bearer ana", "Bearer bob"}
+        kept = [(entry.id, list(entry.subscriptions)) for entry in on.gateway._egress.memory.table]
+        assert sorted(kept) == [("s1", ["of:ana"]), ("s2", ["of:bob"])]

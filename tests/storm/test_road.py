@@ -34,7 +34,7 @@ def assert_same(fast: Recording, staged: Recording) -> None:
 def test_the_road_and_the_stages_give_the_same_storm(name: str, policy: str) -> None:
     scenario = load(name)
     settings = scenario.policies.get(policy, PolicySettings())
-    if policy != OURS:
+    if policy != OURS or scenario.name == "pace":
         scenario = dataclasses.replace(scenario, seconds=min(scenario.seconds, OTHERS_S))
     assert_same(simulate(scenario, settings, 3), simulate(scenario, settings, 3, is_staged=True))
 
