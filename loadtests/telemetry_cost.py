@@ -15,15 +15,15 @@ from itertools import count as counter
 import click
 import uvloop
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 
 from gateway.telemetry import Telemetry
+from gateway.telemetry.roots import Roots, foreseeing
 from loadtests.hotpath import standing, watched
 from loadtests.opcodes import Opcodes
 from loadtests.wire import WORKLOADS
 
-__all__ = ["SAMPLED", "count", "telemetry_at"]
+__all__ = ["LIMIT", "SAMPLED", "count", "telemetry_at"]
 
 LIMIT = 1.15
 SAMPLED = 0.1
@@ -32,20 +32,17 @@ _STRIDE = 0x1999999999999999
 """A tenth of the range that the sampler looks at: the lower 64 bits of a trace id."""
 
 
-class _InOrder(IdGenerator):
+class _InOrder(Roots):
     """Ids such that exactly one trace in ten lies below a tenth of the range."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._numbers = counter(1)
 
-    def generate_span_id(self) -> int:
-        """Return the next one."""
-        return next(self._numbers)
-
-    def generate_trace_id(self) -> int:
+    def draw(self) -> int:
         """Return the next one."""
         number = next(self._numbers)
-        return number << 64 | (number % 10 * _STRIDE + 1)
+        return number << 64 | (number % 10 * _STRIDE + _STRIDE // 2)
 
 
 class _Silent(Telemetry):
@@ -62,7 +59,7 @@ def telemetry_at(share: float | None) -> Telemetry:
     if share == 0.0:
         return Telemetry()
     provider = TracerProvider(sampler=ParentBasedTraceIdRatio(share), id_generator=_InOrder(), shutdown_on_exit=False)
-    return Telemetry(tracer_provider=provider)
+    return Telemetry(tracer_provider=foreseeing(provider))
 
 
 async def count(workload: str, share: float | None, calls: int = _CALLS) -> float:
