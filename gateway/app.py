@@ -112,6 +112,10 @@ MCP_SESSIONS: Final = "mcp-session/"
 """Where sessions with MCP servers are kept in the journal's small memory, by slot."""
 
 
+MCP_ENDED: Final = "mcp-ended/"
+"""Where the sessions that MCP clients have ended are kept there, by slot."""
+
+
 class StartError(Exception):
     """The gateway cannot start as it is set up. The message says what to change."""
 
@@ -306,7 +310,9 @@ class Gateway:
         backend = ClientEgress if settings.telemetry.auto_instrument else DirectEgress
         http: Egress = backend(self._spool, answer_limit=limits.answer)
         self._broker = Broker(clock)
-        self._egress = McpEgress(LeasedEgress(http, self._broker, clock), clock, SessionMemory(self._keep_session))
+        self._egress = McpEgress(
+            LeasedEgress(http, self._broker, clock), clock, SessionMemory(partial(self._keep, MCP_SESSIONS))
+        )
         self._exit.push_async_callback(self._egress.close)
         self._trajectories = Trajectories(
             journal, clock, telemetry, salt=salt, implicit_steps=settings.runs.implicit_steps
@@ -447,6 +453,7 @@ class Gateway:
             body_max=limits.body,
             sessions_max=limits.mcp_sessions,
             is_local=lambda: settings.listen_address.is_local,
+            keep_ended=partial(self._keep, MCP_ENDED, is_urgent=True),
         )
         self._exit.push_async_callback(self._mcp.close)
         telemetry.observe(self._statistics)
@@ -457,10 +464,12 @@ class Gateway:
         for broken in self._egress.memory.load(slots):
             self._journal.remember(f"{MCP_SESSIONS}{broken}", b"")
         self._egress.restored()
+        ended = await self._journal.recall(MCP_ENDED)
+        self._mcp.ended.load({int(name.removeprefix(MCP_ENDED)): data for name, data in ended.items()})
 
-    async def _keep_session(self, slot: int, data: bytes, is_urgent: bool) -> None:
-        """Have what is known of a session with a server kept; where the disk refuses, it is opened anew after a restart."""
-        self._journal.remember(f"{MCP_SESSIONS}{slot}", data)
+    async def _keep(self, where: str, slot: int, data: bytes, is_urgent: bool) -> None:
+        """Have what is known of sessions kept; where the disk refuses, it is not known after a restart."""
+        self._journal.remember(f"{where}{slot}", data)
         if is_urgent:
             with contextlib.suppress(JournalError):
                 await self._journal.flush()

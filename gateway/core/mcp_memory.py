@@ -41,7 +41,7 @@ class Entry:
 
     Attributes:
         slot: where it is kept.
-        server: the tool's name; empty for what a client set at the gateway itself.
+        server: the tool's name; empty for what a client set at the gateway itself, and so at all servers of its endpoint.
         client: who it is, in the words of its own greeting.
         place: where the server was when it was greeted; its session is worth nothing elsewhere.
         is_open: whether there is a session to go on with.
@@ -167,6 +167,13 @@ class SessionTable:
             entry = Entry(slot=self._slot(), server=server, client=bounded(client))
             self._entries[(server, client.nonce)] = entry
         return entry
+
+    def settings_of(self, server: str, nonce: str) -> list[tuple[str, str | None]]:
+        """Return the requests that set again at a server what a client has set there, or at all servers at once."""
+        entries = [entry for entry in (self.of(server, nonce), self._entries.get(("", nonce))) if entry is not None]
+        levels = [setting for entry in entries for setting in entry.settings() if setting[0] == "logging/setLevel"]
+        rest = [setting for entry in entries for setting in entry.settings() if setting[0] != "logging/setLevel"]
+        return [*levels[-1:], *rest]
 
     def _slot(self) -> int:
         if self._free:

@@ -39,7 +39,7 @@ class Events:
         self.last_id: str | None = None
         self.retry_ms: int | None = None
         self._limit = limit_bytes
-        self._rest = b""
+        self._rest = bytearray()
         self._fields: list[tuple[str, str]] = []
         self._size = 0
 
@@ -52,8 +52,11 @@ class Events:
         self._size += len(data)
         if self._size > self._limit:
             raise EventTooLarge(f"an event is larger than {self._limit} bytes")
-        *lines, rest = (self._rest + data).replace(b"\r\n", b"\n").split(b"\n")
-        self._rest = rest
+        if b"\n" not in data:  # A long line is put together once, and not looked through again with each piece.
+            self._rest += data
+            return []
+        *lines, rest = (bytes(self._rest) + data).replace(b"\r\n", b"\n").split(b"\n")
+        self._rest = bytearray(rest)
         found: list[Event] = []
         for line in lines:
             self._line(line.rstrip(b"\r"), found)

@@ -6,9 +6,10 @@ tool and nothing else. Listings and everything that is not a call of a tool go t
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 
 from gateway.clock import Clock
 from gateway.core.codes import Dispatched
@@ -21,6 +22,7 @@ from gateway.core.mcp_tools import called
 from gateway.core.message import Body, BytesBody, Reply, Request, first_header
 from gateway.core.tool import ToolSpec
 from gateway.egress import Egress, Timings
+from gateway.egress.mcp_guardian import Guardian
 from gateway.egress.mcp_http import HttpServer, never_sent, place_of
 from gateway.egress.mcp_link import OWN_CLIENT, Answer, Exchange, OnEvent, OnQuestion, Server, Session
 from gateway.egress.mcp_memory import SessionMemory
@@ -36,6 +38,7 @@ ROUNDS_MAX = 10
 """How often a server may ask before it answers; what the SDKs allow."""
 
 _RUNS_KEPT = 10_000
+_SOON = Timings(connect_s=5.0, first_byte_s=5.0, idle_s=5.0, total_s=5.0)
 _DONE = Message(kind=Kind.RESPONSE, id="1", result="{}", value={})
 
 
@@ -58,6 +61,7 @@ class McpEgress:
         self.child_capabilities: Mapping[str, object] = {"sampling": {}, "elicitation": {}}
         self._http = http
         self._clock = clock
+        self._guardian = Guardian()
         self._servers: dict[str, Server] = {}
         self._specs: dict[str, ToolSpec] = {}
         self._retired: list[tuple[Server, bool]] = []
@@ -152,6 +156,13 @@ class McpEgress:
         """Return the session with a server for a client."""
         return await self._server(tool).session(client, timings)
 
+    async def set_everywhere(self, tools: Iterable[ToolSpec], client: Client, method: str, params: str | None) -> None:
+        """Set at several servers what a client sets for all of them. Those that it has no session with are told when it is
+        opened; one that refuses or is dead does not matter to the others."""
+        open = [tool for tool in tools if self._server(tool).has_session(client)]
+        exchanges = (self.request(tool, method, params, Exchange(client=client), _SOON) for tool in open)
+        await asyncio.gather(*exchanges)
+
     async def end(self, tool: ToolSpec, client: Client) -> None:
         """End a client's session with a server."""
         if tool.name in self._servers or self.memory.table.of(tool.name, client.nonce) is not None:
@@ -163,10 +174,11 @@ class McpEgress:
         if tool.name in self._servers:
             await self._servers[tool.name].evict(client)
 
-    async def note(self, trajectory: str, tool: ToolSpec, client: Client) -> None:
-        """Remember with whose session a run's steps were made, so that they are undone with the same."""
+    async def note(self, trajectory: str, tool: ToolSpec, client: Client, *, is_urgent: bool = False) -> None:
+        """Remember with whose session a run's steps are made, so that they are undone with the same; durably with the
+        journal's next record, or before this returns if it is urgent."""
         self._noted(trajectory, tool.name, client)
-        await self.memory.run(tool.name, apart(client), trajectory)
+        await self.memory.run(tool.name, apart(client), trajectory, is_urgent=is_urgent)
 
     def _noted(self, trajectory: str, server: str, client: Client) -> None:
         key = (trajectory, server)
@@ -198,7 +210,13 @@ class McpEgress:
         server: Server
         if tool.mcp.command:
             server = StdioServer(
-                tool, self._clock, self._heard, self._asked, self.memory, capabilities=self.child_capabilities
+                tool,
+                self._clock,
+                self._heard,
+                self._asked,
+                self.memory,
+                self._guardian,
+                capabilities=self.child_capabilities,
             )
         else:
             server = HttpServer(tool, self._http, self._clock, self.memory, self._heard, self._asked)
@@ -226,6 +244,7 @@ class McpEgress:
         servers, self._servers, self._retired = [*self._servers.values(), *(one for one, _ in self._retired)], {}, []
         for server in servers:
             await server.close(is_leaving=True)
+        self._guardian.close()
         await self._http.close()
 
 

@@ -139,6 +139,10 @@ class HttpServer:
             if not lock.locked():
                 self._opening.pop(client.nonce, None)
 
+    def has_session(self, client: Client) -> bool:
+        """Whether a client of the handshake era has a session, be it one from before a restart."""
+        return client.nonce in self._sessions or self._is_kept(client)
+
     def _is_kept(self, client: Client) -> bool:
         entry = self.memory.table.of(self.tool.name, client.nonce)
         return entry is not None and entry.is_open
@@ -318,9 +322,8 @@ class HttpSession:
 
     async def set_again(self, timings: Timings) -> None:
         """Set what the client had set in the session before this one."""
-        table = self._server.memory.table
-        entry = table.of(self._server.tool.name, self.client.nonce)
-        for method, params in [] if entry is None else list(entry.settings()):
+        settings = self._server.memory.table.settings_of(self._server.tool.name, self.client.nonce)
+        for method, params in settings:
             sent = self._number()
             exchange = self._own_exchange()
             reply = await self._post(sent, method, params, exchange, timings, False)
@@ -421,7 +424,7 @@ class HttpSession:
         return _Heard.FAILED if is_passing and reply.status != 501 else _Heard.NOTHING
 
     async def _drain(self, reply: Reply) -> None:
-        events, exchange = Events(), Exchange(client=self.client)
+        events, exchange = Events(ANSWER_LIMIT), Exchange(client=self.client)
         try:
             async for event in _events(reply, events):
                 self._since = event.id or self._since
@@ -502,7 +505,7 @@ class HttpSession:
 
     async def _read(self, sent: str, reply: Reply, exchange: Exchange, timings: Timings) -> Answer:
         name = self._server.tool.name
-        events = Events()
+        events = Events(ANSWER_LIMIT)
         try:
             if not _is_stream(reply):
                 return await self._plain(sent, reply)

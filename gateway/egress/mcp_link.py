@@ -119,6 +119,9 @@ class Server(Protocol):
     async def session(self, client: Client, timings: Timings) -> Session | Reply | Broken:
         """Return the session for a client, opened if need be."""
 
+    def has_session(self, client: Client) -> bool:
+        """Whether a client's session is open: what it sets is for the server to hear now, and not with the greeting."""
+
     async def end(self, client: Client) -> None:
         """End a client's session, if there is one."""
 

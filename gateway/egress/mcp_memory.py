@@ -53,11 +53,11 @@ class SessionMemory:
         if method in SETTING and self.table.opened(server, client).set(method, params, value):
             await self._kept(self.table.opened(server, client))
 
-    async def run(self, server: str, client: Client, trajectory: str) -> None:
+    async def run(self, server: str, client: Client, trajectory: str, *, is_urgent: bool) -> None:
         """Remember in whose session a run has steps."""
         entry = self.table.of(server, client.nonce)
         if entry is not None and entry.run(trajectory):
-            await self._keep(entry.slot, entry.dumped(), False)
+            await self._keep(entry.slot, entry.dumped(), is_urgent)
 
     async def forget(self, server: str, client: Client) -> None:
         """Forget a client at a server."""

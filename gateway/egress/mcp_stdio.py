@@ -10,6 +10,8 @@ or with us; of a changed resource only those are told who subscribed to it.
 What reached a child that dies is in doubt: its pipe took the bytes. A child that dies again and again is started with
 growing pauses (full jitter); calls wait out a short pause, and are refused at once in a long one: nothing was sent.
 
+A child whose gateway is killed is ended by the guardian (`mcp_guardian.py`).
+
 The child sees a short list of our variables and those of the manifest; what it writes to stderr goes to the log.
 
 Source: MCP "Transports", stdio (close stdin, then terminate, then kill); Brooker 2015 (full jitter).
@@ -49,6 +51,7 @@ from gateway.core.mcp_session import Client
 from gateway.core.message import Reply
 from gateway.core.tool import ToolSpec
 from gateway.egress import Timings
+from gateway.egress.mcp_guardian import Guardian
 from gateway.egress.mcp_http import enveloped, facts_of, greeting, readdressed
 from gateway.egress.mcp_link import Answer, Exchange, OnEvent, OnQuestion, Server, ServerFacts, Session
 from gateway.egress.mcp_memory import SessionMemory
@@ -62,6 +65,9 @@ LONGEST_PAUSE_S: Final = 30.0
 PATIENCE_S: Final = 1.0
 STEADY_S: Final = 30.0
 """A child that has lived so long did start well: the next pause is a short one again."""
+_PIECE: Final = 64 << 10
+_SAID_MAX: Final = 1_000
+"""As much of a line of its stderr is kept, in bytes; all of it is read, as a child waits for that."""
 PROBE_S: Final = 3.0
 """How long a child that refused the handshake may take to answer `server/discover`."""
 
@@ -78,16 +84,18 @@ class StdioServer:
         on_event: OnEvent,
         on_question: OnQuestion,
         memory: SessionMemory,
+        guardian: Guardian,
         *,
         capabilities: Mapping[str, object],
     ) -> None:
-        """`memory` is what clients have set in the children before; `capabilities` is what the child is told that its client
-        can do: more than an agent can is refused then."""
+        """`memory` is what clients have set in the children before; `guardian` ends the child if we are killed;
+        `capabilities` is what the child is told that its client can do: more than an agent can is refused then."""
         self.tool = tool
         self._clock = clock
         self._on_event = on_event
         self._on_question = on_question
         self._memory = memory
+        self._guardian = guardian
         self._capabilities = capabilities
         self._child: _Child | None = None
         self._lock = asyncio.Lock()
@@ -118,8 +126,12 @@ class StdioServer:
                 )
             return await self._start(client, timings.total_s)
 
+    def has_session(self, client: Client) -> bool:
+        """Whether the child runs: it is everybody's."""
+        return self._child is not None and self._child.is_alive
+
     async def _start(self, client: Client, limit_s: float) -> Session | Broken:
-        child = _Child(self.tool, self._on_event, self._on_question)
+        child = _Child(self.tool, self._on_event, self._on_question, self._guardian)
         try:
             await child.start()
         except OSError as error:
@@ -151,7 +163,9 @@ class StdioServer:
         """Set what clients had set in the children before this one: each resource once, and the level set last."""
         if child.facts.is_modern:
             return
-        wanted = [setting for entry in self._memory.table.of_server(self.tool.name) for setting in entry.settings()]
+        table = self._memory.table
+        at_all = [entry for entry in table.of_server("") if entry.client.scope in ("", self.tool.name)]
+        wanted = [setting for entry in (*table.of_server(self.tool.name), *at_all) for setting in entry.settings()]
         levels = [setting for setting in wanted if setting[0] == "logging/setLevel"]
         for method, params in dict.fromkeys(levels[-1:] + [one for one in wanted if one not in levels]):
             await child.request(method, params, Exchange(client=child.client), _SOON, has_side_effects=False)
@@ -217,18 +231,24 @@ class _Waiting:
     def __init__(self, exchange: Exchange, token: str | None) -> None:
         self.exchange = exchange
         self.token = token
-        self.answer: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[Message | Broken] = asyncio.get_running_loop().create_future()
+
+    def take(self, answer: Message | Broken) -> None:
+        """Take the answer, unless there is one."""
+        if not self.answer.done():
+            self.answer.set_result(answer)
 
 
 class _Child:
     """A process, and the conversation with it."""
 
-    def __init__(self, tool: ToolSpec, on_event: OnEvent, on_question: OnQuestion) -> None:
+    def __init__(self, tool: ToolSpec, on_event: OnEvent, on_question: OnQuestion, guardian: Guardian) -> None:
         self.facts: ServerFacts = ServerFacts(version=LEGACY[0], is_modern=False)
         self.client = Client(version=LEGACY[0])
         self._tool = tool
         self._on_event = on_event
         self._on_question = on_question
+        self._guardian = guardian
         self._process: asyncio.subprocess.Process | None = None
         self._waiting: dict[str, _Waiting] = {}
         self._next = 0
@@ -266,6 +286,7 @@ class _Child:
             limit=LINE_LIMIT,
             start_new_session=True,
         )
+        self._guardian.watch(self._process.pid)
         self._reader = self._spawn(self._read())
         self._spawn(self._log())
 
@@ -328,8 +349,7 @@ class _Child:
             if not await self._write(request(sent, method, params)):
                 return Broken(Fault.RESET, Dispatched.MAYBE, f"{name} ended while the call was written to it")
             async with asyncio.timeout(timings.total_s if timings is not _UNBOUNDED else None):
-                answer = await waiting.answer
-            return answer or Broken(Fault.RESET, Dispatched.YES, f"{name} ended before it answered")
+                return await waiting.answer
         except TimeoutError:
             self._cancelled_soon(sent)
             return Broken(Fault.TIMEOUT, Dispatched.YES, f"{name} did not answer within {timings.total_s:.0f} s")
@@ -364,28 +384,33 @@ class _Child:
     async def _read(self) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
+        broken = Broken(Fault.RESET, Dispatched.YES, f"{self._tool.name} ended before it answered")
         try:
             while line := await self._process.stdout.readline():
                 if line.strip():
                     self._take(line)
         except ValueError:
-            _log.warning("an MCP server wrote a line that is too long", extra={"tool": self._tool.name})
+            what = f"wrote a line of more than {LINE_LIMIT} bytes"
+            broken = Broken(Fault.PROTOCOL, Dispatched.YES, f"{self._tool.name} {what}, and is started again")
+            _log.warning("an MCP server %s", what, extra={"tool": self._tool.name})
         finally:
             for waiting in self._waiting.values():
-                if not waiting.answer.done():
-                    waiting.answer.set_result(None)
+                waiting.take(broken)
 
     def _take(self, line: bytes) -> None:
         try:
             message = parse(line)
-        except Malformed:
+        except Malformed as error:
+            # Many write to stdout what is meant for people. Only of what names a request it is known whose answer it is.
             _log.warning("an MCP server wrote a line that is no message", extra={"tool": self._tool.name})
+            if (waiting := self._waiting.get(error.id)) is not None:
+                what = f"{self._tool.name} sent something that is not MCP: {error}"
+                waiting.take(Broken(Fault.PROTOCOL, Dispatched.YES, what))
             return
         match message.kind:
             case Kind.RESPONSE:
-                waiting = self._waiting.get(message.id)
-                if waiting is not None and not waiting.answer.done():
-                    waiting.answer.set_result(message)
+                if (waiting := self._waiting.get(message.id)) is not None:
+                    waiting.take(message)
             case Kind.REQUEST:
                 self._spawn(self._answer(message))
             case Kind.NOTIFICATION:
@@ -429,9 +454,12 @@ class _Child:
     async def _log(self) -> None:
         assert self._process is not None
         assert self._process.stderr is not None
-        with contextlib.suppress(ValueError):
-            while line := await self._process.stderr.readline():
-                text = line[:1000].decode("utf-8", "replace").rstrip()
+        rest = b""
+        while piece := await self._process.stderr.read(_PIECE):
+            *lines, rest = (rest + piece).split(b"\n")
+            rest = rest[:_SAID_MAX]
+            for line in lines:
+                text = line[:_SAID_MAX].decode("utf-8", "replace").rstrip()
                 self._said.append(text)
                 _log.debug("said: %s", text, extra={"event": "mcp_stderr", "tool": self._tool.name})
 
@@ -467,6 +495,7 @@ class _Child:
                     await process.wait()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
+        self._guardian.leave(process.pid)
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -37,6 +37,7 @@ from gateway.core.mcp import (
     parse,
     parse_batch,
 )
+from gateway.core.mcp_ended import EndedSessions
 from gateway.core.mcp_era import (
     CAPABILITIES,
     CLIENT_INFO,
@@ -90,6 +91,10 @@ class McpFront:
         body_max: a larger message is refused, in bytes.
         sessions_max: clients of the handshake era in memory at a time.
         is_local: whether only this machine can connect.
+        keep_ended: has a page of `ended` kept durably, by slot; must not fail.
+
+    Attributes:
+        ended: the sessions that their clients have ended.
     """
 
     def __init__(
@@ -102,6 +107,7 @@ class McpFront:
         body_max: int,
         sessions_max: int,
         is_local: Callable[[], bool],
+        keep_ended: Callable[[int, bytes], Awaitable[None]],
     ) -> None:
         self.service = service
         self._spool = spool
@@ -110,6 +116,8 @@ class McpFront:
         self._body_max = body_max
         self._is_local = is_local
         self._conversations = Conversations(sessions_max)
+        self.ended = EndedSessions()
+        self._keep_ended = keep_ended
         self._tasks: set[asyncio.Task[None]] = set()
         self._stateless = 0
         service.egress.on_event = self.heard
@@ -260,7 +268,7 @@ class McpFront:
             return Client(nonce=f"{ANONYMOUS}{agent}", agent=agent, is_proven=proven, version=negotiated(said))
         client = unsealed(id.decode("latin-1"), self._key)
         scope = "" if tool is None else tool.name
-        if client is None or client.scope != scope or self._conversations.has_ended(client.nonce):
+        if client is None or client.scope != scope or client.nonce in self.ended:
             return _json(404, error_message("null", INVALID_REQUEST, "This session is over. Start with initialize."))
         if request.proven_agent is not None:
             if client.agent != request.proven_agent:
@@ -399,7 +407,9 @@ class McpFront:
             return client
         ended = self._conversations.end(client.nonce)
         _cancel_all([] if ended is None else ended.attending)  # or they would open the sessions again that end here
+        slot, page = self.ended.add(client.nonce)
         await self._forget(client)
+        await self._keep_ended(slot, page)
         return OutgoingResponse(status=204)
 
     # --- what servers say unasked

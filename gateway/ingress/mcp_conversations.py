@@ -16,7 +16,6 @@ from gateway.core.mcp_session import Client
 __all__ = ["Conversation", "Conversations", "Outbox"]
 
 OUTBOX_MAX = 4_096
-ENDED_KEPT = 4_096
 
 
 class Outbox:
@@ -105,7 +104,6 @@ class Conversations:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._known: OrderedDict[str, Conversation] = OrderedDict()
-        self._ended: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -131,12 +129,5 @@ class Conversations:
         return known, gone
 
     def end(self, nonce: str) -> Conversation | None:
-        """End a conversation for good: its id is worth nothing any more."""
-        self._ended[nonce] = None
-        if len(self._ended) > ENDED_KEPT:
-            self._ended.popitem(last=False)
+        """Throw away a conversation whose client has said goodbye."""
         return self._known.pop(nonce, None)
-
-    def has_ended(self, nonce: str) -> bool:
-        """Whether a client has said goodbye."""
-        return nonce in self._ended

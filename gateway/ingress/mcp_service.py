@@ -254,7 +254,10 @@ class McpService:
             return self._unreachable(message, tool, answer)
         if answer.result is None:
             return _error_of(message, answer)
-        page = self.listings.page(tool, answer)
+        try:
+            page = self.listings.page(tool, answer)
+        except ValueError as error:
+            return error_message(message.id, INTERNAL_ERROR, f"The answer of {tool.name} is no list of tools: {error}.")
         if not (added := _polls([tool])) or "nextCursor" in answer.value:
             return page
         shown = members(page)["tools"][1]
@@ -309,6 +312,9 @@ class McpService:
         call = self._made(message, party, tool, operation, own, raw, arguments, exchange)
         if isinstance(call, Refusal):
             return self._told(party, call)
+        if call.trajectory:
+            # Durable with the run's first record, so that what is undone after a crash is undone in the same session.
+            await self.egress.note(call.trajectory, tool, exchange.client)
         return await self._answered(message, party, call, await self._run(call), exchange)
 
     def _tool_of(self, name: str, party: Party) -> tuple[ToolSpec, str] | None:
@@ -395,7 +401,8 @@ class McpService:
     ) -> str | bytes | Foreign:
         self._mark(party, call, outcome)
         if call.trajectory:
-            await self.egress.note(call.trajectory, call.tool, exchange.client)
+            is_urgent = not call.operation.is_read
+            await self.egress.note(call.trajectory, call.tool, exchange.client, is_urgent=is_urgent)
         match outcome:
             case Success(reply, is_replay):
                 return await self._reply(message, party, call, reply, is_replay)
@@ -556,7 +563,10 @@ class McpService:
         level = message.value.get("level")
         party.conversation.log_level = level if isinstance(level, str) else None
         await self.egress.memory.set("", party.client, message.method, message.params, message.value)
-        if party.tool is not None and party.tool.mcp is not None:
+        if party.tool is None:
+            servers = [tool for tool in self.catalog().tools.values() if tool.mcp is not None]
+            await self.egress.set_everywhere(servers, party.client, message.method, message.params)
+        elif party.tool.mcp is not None:
             session = await self.egress.session(party.tool, party.client, _timings(party.tool))
             if isinstance(session, Broken | Reply) or not session.facts.is_modern:
                 return await self._pass_on(message, party, party.tool)

@@ -23,10 +23,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def everything_url() -> Iterator[str]:
     """The server with everything, over Streamable HTTP, in both eras."""
+    with running("everything.py") as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def rounds_url() -> Iterator[str]:
+    """The same server with tools that ask before they answer."""
+    with running("rounds.py") as url:
+        yield url
+
+
+@contextlib.contextmanager
+def running(script: str) -> Iterator[str]:
+    """Run a server, and yield its URL."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    process = subprocess.Popen([sys.executable, str(SERVERS / "everything.py"), str(port)], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, str(SERVERS / script), str(port)], stderr=subprocess.DEVNULL)
     try:
         asyncio.run(listening(port))
         yield f"http://127.0.0.1:{port}/mcp"

@@ -129,3 +129,50 @@ async def test_wrap_is_a_server_like_the_one_inside(tmp_path: Path, era: str) ->
         if era == "legacy":
             answer = await client.call_tool("test_sampling", {"prompt": "?"})
             assert answer.content[0].text == "LLM response: sampled"
+
+
+async def listed_roots(context: Any) -> types.ListRootsResult:
+    return types.ListRootsResult(roots=[types.Root(uri="file:///work", name="work")])
+
+
+async def answered(context: Any, params: Any) -> types.ElicitResult:
+    return types.ElicitResult(action="accept", content={"name": "Ann", "ok": True, "color": "blue", "context": "tea"})
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_stateless_server_asks_before_it_answers(tmp_path: Path, rounds_url: str, era: str) -> None:
+    """`input_required` and the repeated call, to a client of its era; to one of the other, questions on its stream.
+
+    Model, user and roots; several at once; several rounds; the server's state comes back as it was.
+    """
+    text = f"""
+version: 1
+domains:
+  d: {{timeouts: {{connect: 5s, first_byte: 20s, idle: 20s, total: 30s}}}}
+tools:
+  rounds: {{mcp: {{url: "{rounds_url}", protocol: "2026-07-28"}}, domain: d}}
+"""
+    async with (
+        serving(tmp_path, 0, text) as on,
+        Client(
+            f"{on.gateway.listen}/seawall/mcp/rounds",
+            mode=era,
+            sampling_callback=sampled,
+            elicitation_callback=answered,
+            list_roots_callback=listed_roots,
+        ) as client,
+    ):
+        said = {}
+        for name in ("elicitation", "sampling", "list_roots", "request_state", "multiple_inputs", "multi_round"):
+            result = await client.call_tool(f"test_input_required_result_{name}", {})
+            said[name] = result.content[0].text
+        assert said == {
+            "elicitation": "Hello, Ann!",
+            "sampling": "It said sampled",
+            "list_roots": "Roots: file:///work",
+            "request_state": "state-ok",
+            "multiple_inputs": "3 answers",
+            "multi_round": "done",
+        }
+        prompt = await client.get_prompt("test_input_required_result_prompt")
+        assert prompt.messages[0].content.text == "About tea."

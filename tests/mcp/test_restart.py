@@ -171,6 +171,43 @@ async def test_a_client_that_says_goodbye_after_a_restart_ends_the_servers_sessi
         await child.terminate()
 
 
+async def test_a_session_that_was_ended_stays_ended(tmp_path: Path) -> None:
+    """The id that the client has opens its session for ever, else: whoever finds it could go on with it."""
+    async with ledger() as server:
+        child = Child(tmp_path, 0, manifest(server.url))
+        client = Raw(await child.start())
+        await client.initialize()
+        assert (await client.client.send("DELETE", client.path, headers=client.headers)).status == 204
+        assert (await client.post("ping")).status == 404
+        await child.kill()
+        client.client = await child.start()
+        assert (await client.post("ping")).status == 404
+        assert (await client.client.send("GET", client.path, headers=client.headers)).status == 404
+        await child.terminate()
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_what_a_session_did_is_undone_in_it_after_a_kill(tmp_path: Path, named: bool) -> None:
+    """The client has its answer, the gateway is killed: whose session it was is known, with the run's own records."""
+    async with ledger() as server:
+        child = Child(tmp_path, 0, manifest(server.url, DECLARED))
+        agent = await child.start()
+        other, client = Raw(agent), Raw(agent)
+        await other.initialize()
+        await client.initialize()
+        meta = {"dev.seawall/trajectory": "trip"} if named else None
+        result = await client.call("charge", {"amount": 1}, meta)
+        await child.kill()
+        agent = await child.start()
+        run = result["_meta"]["dev.seawall/call"]["trajectory"]
+        aborted = await agent.send("POST", f"/seawall/v1/trajectories/{run}/abort", {})
+        assert (aborted.status, aborted.json["state"]) == (200, "aborted_clean")
+        assert [effect["tool"] for effect in server.effects] == ["charge", "refund"]
+        assert server.used == ["s2", "s2"]
+        assert server.sessions == 2
+        await child.terminate()
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.usefixtures("patient")
 async def test_a_subscription_at_the_server_outlives_the_gateway(tmp_path: Path) -> None:
@@ -282,3 +319,72 @@ async def test_nobody_makes_up_a_place_in_a_servers_stream(tmp_path: Path) -> No
                 assert on.gateway._mcp._conversations.all()[0].places == {}
             while on.gateway._mcp._conversations.all()[0].listeners:
                 await asyncio.sleep(0.01)
+
+
+def levels(port: int) -> str:
+    script = SERVERS / "levels.py"
+    return (
+        f'version: 1\ntools:\n  web: {{mcp: {{url: "http://127.0.0.1:{port}/mcp"}}}}\n'
+        f"  pipes: {{mcp: {{command: [{sys.executable}, {script}, stdio]}}}}\n"
+    )
+
+
+@pytest.mark.timeout(120)
+async def test_a_log_level_for_all_servers_reaches_each_of_them(tmp_path: Path) -> None:
+    """Those that are greeted later too, and those that have forgotten it because they, or the gateway, were killed."""
+    port = free_port()
+    server = Process(port, sys.executable, SERVERS / "levels.py", port)
+    await server.start()
+    try:
+        async with gateway(tmp_path, levels(port)) as child:
+            url = f"http://{child.listen}/seawall/mcp"
+            async with Client(url, mode="legacy") as early, Client(url, mode="legacy") as late:
+
+                async def told(client: Client) -> list[str]:
+                    answers = [await client.call_tool(f"{name}__level", {}) for name in ("web", "pipes")]
+                    return [answer.content[0].text for answer in answers]
+
+                await late.session.set_logging_level("error")
+                assert await told(early) == ["none", "error"]
+                await early.session.set_logging_level("debug")
+                assert await told(early) == ["debug", "debug"]
+                assert await told(late) == ["error", "debug"]
+                await kill_with_children(child)
+                await server.kill()
+                await asyncio.gather(server.start(), child.start())
+                assert await told(early) == ["debug", "debug"]
+    finally:
+        await server.kill()
+
+
+async def test_a_killed_gateway_leaves_no_child_behind(tmp_path: Path) -> None:
+    """Neither one that goes on without its pipes, nor what such a one has started: their group is ended by the guardian."""
+    script = tmp_path / "stubborn.py"
+    script.write_text(
+        "import os, signal, subprocess, sys, threading\n"
+        "from mcp.server.mcpserver import MCPServer\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "wait = 'import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()'\n"
+        "helper = subprocess.Popen([sys.executable, '-c', wait], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)\n"
+        "server = MCPServer('stubborn')\n"
+        "@server.tool()\n"
+        "def pids() -> str:\n    return f'{os.getpid()} {helper.pid}'\n"
+        "server.run('stdio')\n"
+        "threading.Event().wait()\n"
+    )
+    text = f"version: 1\ntools:\n  pay: {{mcp: {{command: [{sys.executable}, {script}]}}}}\n"
+    async with gateway(tmp_path, text) as child:
+        async with Client(f"http://{child.listen}/seawall/mcp/pay", mode="legacy") as client:
+            said = (await client.call_tool("pids", {})).content[0].text
+            await child.kill()
+        async with asyncio.timeout(20):
+            while any(is_running(int(pid)) for pid in said.split()):
+                await asyncio.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process that is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
