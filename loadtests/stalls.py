@@ -35,7 +35,9 @@ from loadtests.wire import READ
 __all__ = ["Pulse", "Stalls", "measure", "open_runs"]
 
 LIMIT_MS = 10.0
-_TOGETHER = 50
+_TOGETHER = 10
+"""Runs opened in one pass: what agents do, not the gateway, so that few milliseconds of a pass are its own load."""
+
 _ABANDONED = 20
 """One run in so many is abandoned."""
 
@@ -124,12 +126,13 @@ class Stalls:
                 )
 
 
-async def open_runs(gateway: Gateway, count: int, *, abandoned: int = 0) -> None:
-    """Open runs with a committed step in each, a few in each pass of the loop; the first `abandoned` end after a second."""
+async def open_runs(gateway: Gateway, count: int, *, is_any_abandoned: bool = False) -> None:
+    """Open runs with a committed step in each, a few in each pass of the loop; some may be abandoned after a second."""
     operation = gateway.catalog().tools["bench"].operations["hold"]
     trajectories = gateway._trajectories
     for number in range(count):
-        opening = Open(agent="ann", ttl_s=1.0 if number < abandoned else None, on_abandon="commit")
+        is_abandoned = is_any_abandoned and number % _ABANDONED == 0
+        opening = Open(agent="ann", ttl_s=1.0 if is_abandoned else None, on_abandon="commit")
         run = await trajectories.named(f"live-{number}", opening)
         assert isinstance(run, Run), run
         begin = Begin(
@@ -162,11 +165,11 @@ async def measure(runs: int, seconds: float, *, is_tuned: bool = True) -> Stalls
         if is_tuned:
             tune()
         with opening.felt():
-            await open_runs(rig.gateway, runs, abandoned=runs // _ABANDONED)
+            await open_runs(rig.gateway, runs, is_any_abandoned=True)
         with serving.felt():
             calls = await _serve(rig, seconds)
-        left = len(rig.gateway._trajectories)
-    return Stalls(runs=runs, calls=calls, ended=max(0, runs - left), opening=opening, serving=serving)
+        ended = sum(rig.gateway._trajectories.get(f"live-{number}") is None for number in range(runs))
+    return Stalls(runs=runs, calls=calls, ended=ended, opening=opening, serving=serving)
 
 
 async def _serve(rig: Rig, seconds: float) -> int:
