@@ -89,6 +89,7 @@ from gateway.stages.settle import Settle
 from gateway.stages.telemetry import TelemetryStage
 from gateway.stages.watchdog import WatchdogStage
 from gateway.telemetry import DomainUse, Statistics, Telemetry
+from gateway.workers.collector import Collector
 from gateway.workers.escalator import Escalator
 from gateway.workers.finalizer import Finalizer
 from gateway.workers.janitor import Janitor
@@ -215,6 +216,7 @@ class Gateway:
         if self._keeper is not None:
             self._spawn(self._keeper.run(), "the journal's keeper")
         self._spawn(self._refresh(), "figures")
+        self._spawn(Collector(self._trajectories.__len__, self._clock).run(), "the collector")
         self._spawn(self._websockets.run(), "WebSockets")
         if self._token_file is not None:
             self._spawn(self._follow_tokens(self._token_file), "follow the tokens")
@@ -758,9 +760,9 @@ class Gateway:
         await self._exit.aclose()
         _log.info("stopped", extra={"event": "stopped"})
 
-    def _wake_unwinder(self) -> None:
+    def _wake_unwinder(self, name: str) -> None:
         # In the next pass of the loop: the run is being changed right now.
-        asyncio.get_running_loop().call_soon(self._unwinder.run_once)
+        asyncio.get_running_loop().call_soon(self._unwinder.wake, name)
 
     def _wake_finalizer(self, name: str) -> None:
         asyncio.get_running_loop().call_soon(self._finalizer.wake, name)

@@ -15,7 +15,8 @@ import pstats
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -28,10 +29,11 @@ from gateway.egress.connection import Connection
 from gateway.egress.credentials import LeasedEgress
 from gateway.egress.direct import DirectEgress
 from gateway.journal import trajectories
+from gateway.telemetry import Telemetry
 from loadtests.systems import manifest_for
 from loadtests.wire import WORKLOADS, Workload, answer_to, number_of, take_message
 
-__all__ = ["AGENTS", "CARRIED", "Profiler", "main", "run"]
+__all__ = ["AGENTS", "CARRIED", "Profiler", "Rig", "main", "run", "standing", "watched"]
 
 AGENTS = 8
 CALLS_PER_RUN = 20
@@ -128,12 +130,66 @@ async def run(
     Under a `profiler` nothing happens because time has passed: what waits to be recorded is written at the end of each
     batch, and the workers that wake by the clock are stopped. So a slow machine counts what a fast one does.
     """
-    writes_reads = _reads_written_by_hand() if profiler is not None else contextlib.nullcontext()
-    with tempfile.TemporaryDirectory() as folder, socket.socket() as nobody, writes_reads:
+    async with standing(workload, is_still=profiler is not None) as rig:
+        await rig.call(warm_up)
+        gc.disable()
+        try:
+            return min([await _batch(rig, calls, profiler) for _ in range(batches)])
+        finally:
+            gc.enable()
+
+
+async def _batch(rig: Rig, calls: int, profiler: Profiler | None) -> float:
+    gc.collect()
+    started = time.process_time()
+    if profiler is None:
+        await rig.call(calls)
+    else:
+        await watched(rig, calls, profiler)
+    return time.process_time() - started
+
+
+async def watched(rig: Rig, calls: int, profiler: Profiler) -> None:
+    """Make calls under a profiler, and all that is left to be recorded of them, but nothing of those before."""
+    rig.gateway._trajectories.flush_refusals()
+    profiler.enable()
+    await rig.call(calls)
+    rig.gateway._trajectories.flush_refusals()
+    profiler.disable()
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """A gateway, its agents, and the connections to its tool."""
+
+    gateway: Gateway
+    agents: Sequence[_Agent]
+    tools: Sequence[_Tool]
+
+    async def call(self, calls: int) -> None:
+        """Make so many calls, the agents at the same time."""
+        await asyncio.gather(*(agent.start(calls // len(self.agents)) for agent in self.agents))
+
+
+@contextlib.asynccontextmanager
+async def standing(
+    workload: Workload,
+    *,
+    is_still: bool,
+    backend: JournalBackend = JournalBackend.MEMORY,
+    more_tools: str = "",
+    telemetry: Telemetry | None = None,
+) -> AsyncIterator[Rig]:
+    """Give a gateway with agents that make this workload's calls.
+
+    `is_still`: nothing happens in it because time has passed. `more_tools`: further entries of the manifest's tools.
+    """
+    waiting = _reads_written_by_hand() if is_still else contextlib.nullcontext()
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as nobody, waiting:
         ends = socket.socketpair()
         nobody.bind(("127.0.0.1", 0))
         manifest = Path(folder) / "bench.yaml"
-        manifest.write_text(manifest_for(9000, nobody.getsockname()[1]))
+        manifest.write_text(manifest_for(9000, nobody.getsockname()[1]) + more_tools)
         gateway = Gateway(
             ServerSettings(
                 manifest=str(manifest),
@@ -141,11 +197,12 @@ async def run(
                 listen="127.0.0.1:0",
                 control="127.0.0.1:0",
                 watch=False,
-                journal=JournalSettings(backend=JournalBackend.MEMORY),
-            )
+                journal=JournalSettings(backend=backend),
+            ),
+            telemetry=telemetry,
         )
         await gateway.start()
-        if profiler is not None:
+        if is_still:
             await _stop_workers(gateway)
         try:
             egress = cast(DirectEgress, cast(LeasedEgress, gateway._egress._http).inner)
@@ -154,23 +211,7 @@ async def run(
             agents = [_Agent(gateway, workload, index, ends[0]) for index in range(AGENTS)]
             if workload.name == "refused":
                 await _open_the_breaker(gateway)
-            await asyncio.gather(*(agent.start(warm_up // AGENTS) for agent in agents))
-            gc.disable()
-            seconds = []
-            for _ in range(batches):
-                gc.collect()
-                started = time.process_time()
-                if profiler is not None:
-                    gateway._trajectories.flush_refusals()
-                    profiler.enable()
-                await asyncio.gather(*(agent.start(calls // AGENTS) for agent in agents))
-                if profiler is not None:
-                    gateway._trajectories.flush_refusals()
-                    profiler.disable()
-                seconds.append(time.process_time() - started)
-            gc.enable()
-            del tools
-            return min(seconds)
+            yield Rig(gateway, agents, tools)
         finally:
             await gateway.stop()
             for end in ends:

@@ -45,17 +45,18 @@ def render(
     return "\n\n".join(parts) + "\n"
 
 
-def replace_section(page: str, section: str) -> str:
-    """Return the page with everything between the markers replaced.
+def replace_section(page: str, section: str, name: str = "bench") -> str:
+    """Return the page with everything between the markers of that name replaced.
 
     Raises:
         ValueError: the page does not hold both markers, in this order.
     """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    begins, ends = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    before, begin, rest = page.partition(begins)
+    _, end, after = rest.partition(ends)
     if not begin or not end:
-        raise ValueError(f"the page must hold {BEGIN} and, after it, {END}")
-    return f"{before}{BEGIN}\n\n{section}\n{END}{after}"
+        raise ValueError(f"the page must hold {begins} and, after it, {ends}")
+    return f"{before}{begin}\n\n{section}\n{end}{after}"
 
 
 def _title(point: Point) -> str:

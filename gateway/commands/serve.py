@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -65,6 +64,7 @@ async def _serve(settings: ServerSettings, telemetry: Telemetry) -> int:
     from gateway.app import Gateway, StartError
     from gateway.config.errors import ConfigError
     from gateway.journal import JournalError
+    from gateway.workers.collector import tune
 
     gateway = Gateway(settings, telemetry=telemetry, lock_wait_s=LOCK_WAIT_S)
     try:
@@ -73,10 +73,7 @@ async def _serve(settings: ServerSettings, telemetry: Telemetry) -> int:
         _fail(str(error))
     except OSError as error:
         _fail(f"cannot listen: {error}. Is another gateway running? Choose another --listen or --control.")
-    gc.collect()
-    gc.freeze()
-    # A call leaves no cycles behind, so that looking for them as often as Python does costs a tenth of its time.
-    gc.set_threshold(20_000, 20, 50)
+    tune()
     return await _until_told(gateway)
 
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from gateway.clock import Clock
@@ -46,7 +47,7 @@ from gateway.journal import Append, Entry, Journal, JournalCorrupt, JournalUnava
 from gateway.journal.aside import Aside, Ended, Observation, is_observation
 from gateway.telemetry import Telemetry
 
-__all__ = ["GENERATIONS", "OWN", "Flight", "Read", "Run", "Trajectories"]
+__all__ = ["GENERATIONS", "OWN", "TOGETHER", "Flight", "Read", "Run", "Trajectories"]
 
 # Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
 _FINALIZING: Final = Phase.FINALIZING
@@ -59,7 +60,6 @@ Read = tuple[str, str, str, str, str, int | None]
 
 _CLOSED_KEPT = 256
 _PAGE = 500
-_TOGETHER = 50
 _REFUSING_RUNS = 4096
 _OUTCOMES = (StepCommitted, StepFailed, StepInDoubt)
 _READS = 64
@@ -67,6 +67,9 @@ _READINGS = 3
 
 GENERATIONS = 16
 """So many runs, one the parent of the next, spend together."""
+
+TOGETHER = 50
+"""Runs to which something is done in one pass of the event loop, so that no call waits for longer than milliseconds."""
 
 READS_S = 0.1
 """How long a read waits for others of its run before it is recorded; lazily journaled ones may be lost in a crash anyway."""
@@ -206,8 +209,9 @@ class Trajectories:
         self._refusals: dict[str, Counter[tuple[str, str, str]]] = {}
         self._decisions: dict[str, Counter[tuple[str, str, str, bool]]] = {}
         self._attentive: set[str] = set()
+        self._noticed: OrderedDict[str, None] = OrderedDict()
         self.on_read: Callable[[Run], None] = lambda run: None
-        self.on_unwinding: Callable[[], None] = lambda: None
+        self.on_unwinding: Callable[[str], None] = lambda name: None
         self.on_phase: Callable[[str, Phase], None] = lambda name, phase: None
         self.on_finalizing: Callable[[str], None] = lambda name: None
         self.on_notice: Callable[[], None] = lambda: None
@@ -237,17 +241,37 @@ class Trajectories:
         """Return the live runs in which time alone makes something due: approvals, doubts, notices, work past the pivot."""
         return [run for name in self._attentive if (run := self._runs.get(name)) is not None]
 
+    def attentive_names(self) -> list[str]:
+        """Return the names of those."""
+        return list(self._attentive)
+
+    @property
+    def has_noticed(self) -> bool:
+        """Whether something is left to tell people in any live run."""
+        return bool(self._noticed)
+
+    def noticed(self, limit: int) -> list[str]:
+        """Return the names of up to `limit` live runs in which something is left to tell people; others the next time."""
+        names = list(islice(self._noticed, limit))
+        for name in names:
+            self._noticed.move_to_end(name)
+        return names
+
     def in_phase(self, phase: Phase) -> list[Run]:
         """Return the live runs in a phase."""
         return [run for name in self._phases[phase] if (run := self._runs.get(name)) is not None]
 
     def compensating(self) -> list[str]:
         """Return the names of the runs that are being undone."""
-        return list(self._phases[Phase.COMPENSATING])
+        return self.names_in(Phase.COMPENSATING)
+
+    def names_in(self, phase: Phase) -> list[str]:
+        """Return the names of the live runs in a phase."""
+        return list(self._phases[phase])
 
     def in_doubt(self) -> list[str]:
         """Return the names of the live runs with a step in doubt."""
-        return [name for name in self._doubtful if name in self._runs]
+        return list(self._doubtful)
 
     def by_phase(self) -> dict[str, int]:
         """Return how many live runs are in each phase."""
@@ -523,7 +547,7 @@ class Trajectories:
         if len(waiting) >= _READS:
             self.record(run, [], lazy=True)
         elif self._reads_timer is None:
-            self._reads_timer = asyncio.get_running_loop().call_later(READS_S, self.flush_reads)
+            self._reads_timer = asyncio.get_running_loop().call_later(READS_S, self._flush_some_reads)
 
     def flush_reads(self) -> None:
         """Write the reads that wait, lazily, one record a run."""
@@ -531,13 +555,24 @@ class Trajectories:
             self._reads_timer.cancel()
             self._reads_timer = None
         for name in list(self._reads):
-            run = self._runs.get(name)
-            if run is None:
-                del self._reads[name]
-            elif run.is_lost:
-                self._record_late(run, [ReadsObserved(reads=self._reads.pop(name))], is_lazy=True)
-            else:
-                self.record(run, [], lazy=True)
+            self._write_reads(name)
+
+    def _flush_some_reads(self) -> None:
+        """Write the reads of so many runs as one pass of the event loop may take, and go on in the next."""
+        for name in list(islice(self._reads, TOGETHER)):
+            self._write_reads(name)
+        self._reads_timer = None
+        if self._reads:
+            self._reads_timer = asyncio.get_running_loop().call_later(0, self._flush_some_reads)
+
+    def _write_reads(self, name: str) -> None:
+        run = self._runs.get(name)
+        if run is None:
+            self._reads.pop(name, None)
+        elif run.is_lost:
+            self._record_late(run, [ReadsObserved(reads=self._reads.pop(name))], is_lazy=True)
+        else:
+            self.record(run, [], lazy=True)
 
     def _take_reads(self, run: Run) -> list[Record]:
         reads = self._reads.pop(run.state.id)
@@ -546,18 +581,39 @@ class Trajectories:
     def flush_refusals(self) -> None:
         """Write the refusals and decisions counted since the last time, lazily, one record a run; reads that wait, too."""
         self.flush_reads()
-        refusals, self._refusals = self._refusals, {}
-        for name, counts in refusals.items():
-            run = self._runs.get(name) or self._closed.get(name)
-            if run is not None:
-                told = [(code, tool, operation, count) for (code, tool, operation), count in counts.items()]
-                self.record(run, [RefusalsObserved(refusals=told)], lazy=True)
-        decisions, self._decisions = self._decisions, {}
-        for name, rules in decisions.items():
-            run = self._runs.get(name) or self._closed.get(name)
-            if run is not None:
-                said = [(*decision, count) for decision, count in rules.items()]
-                self.record(run, [PolicyObserved(decisions=said)], lazy=True)
+        for _ in self.flushing():
+            pass
+
+    def flushing(self) -> Iterator[None]:
+        """Do what `flush_refusals` does, and yield after each `TOGETHER` runs: whoever has time for calls takes it there.
+
+        Given up half-way, it leaves the rest for the next time.
+        """
+        for write, waiting in (
+            (self._write_reads, self._reads),
+            (self._write_refusals, self._refusals),
+            (self._write_decisions, self._decisions),
+        ):
+            names = list(waiting)
+            for start in range(0, len(names), TOGETHER):
+                for name in names[start : start + TOGETHER]:
+                    if name in waiting:
+                        write(name)
+                yield
+
+    def _write_refusals(self, name: str) -> None:
+        counts = self._refusals.pop(name)
+        run = self._runs.get(name) or self._closed.get(name)
+        if run is not None:
+            told = [(code, tool, operation, count) for (code, tool, operation), count in counts.items()]
+            self.record(run, [RefusalsObserved(refusals=told)], lazy=True)
+
+    def _write_decisions(self, name: str) -> None:
+        rules = self._decisions.pop(name)
+        run = self._runs.get(name) or self._closed.get(name)
+        if run is not None:
+            said = [(*decision, count) for decision, count in rules.items()]
+            self.record(run, [PolicyObserved(decisions=said)], lazy=True)
 
     @property
     def has_aside(self) -> bool:
@@ -640,18 +696,22 @@ class Trajectories:
         if name in self._runs:
             self._phases[phase].add(name)
         if phase is Phase.COMPENSATING:
-            self.on_unwinding()
+            self.on_unwinding(name)
 
     def _attend(self, run: Run) -> None:
         """Keep the set of runs that need attention, and wake who gives it."""
         state = run.state
         if not state.needs_attention or state.id not in self._runs:
             self._attentive.discard(state.id)
+            self._noticed.pop(state.id, None)
             return
         self._attentive.add(state.id)
         if state.phase is Phase.FINALIZING:
             self.on_finalizing(state.id)
-        if state.has_notices:
+        if not state.has_notices:
+            self._noticed.pop(state.id, None)
+        else:
+            self._noticed[state.id] = None
             self.on_notice()
 
     def _retire(self, run: Run) -> None:
@@ -664,6 +724,7 @@ class Trajectories:
         self._runs.pop(run.state.id, None)
         self._doubtful.discard(run.state.id)
         self._attentive.discard(run.state.id)
+        self._noticed.pop(run.state.id, None)
         self._file(run)
         siblings = self._implicit.get(run.state.agent)
         if siblings and run in siblings:
@@ -683,9 +744,9 @@ class Trajectories:
         found: list[Run] = []
         after = ""
         while heads := await self.journal.open_heads(after, _PAGE):
-            for start in range(0, len(heads), _TOGETHER):
+            for start in range(0, len(heads), TOGETHER):
                 # Several at a time, so that reading one overlaps with folding another; few, so that calls get their turn.
-                page = [head for head in heads[start : start + _TOGETHER] if not head.stream.startswith(OWN)]
+                page = [head for head in heads[start : start + TOGETHER] if not head.stream.startswith(OWN)]
                 runs = await asyncio.gather(*(self.find(head.stream) for head in page))
                 found.extend(run for run in runs if run is not None)
             after = heads[-1].stream

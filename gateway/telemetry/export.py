@@ -54,6 +54,7 @@ def configure_tracing(settings: TelemetrySettings) -> TracerProvider | None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+        from gateway.telemetry.roots import Roots, foreseeing
         from gateway.telemetry.scrub import ScrubbedExporter
 
         exporters = [_exporter(name) for name in names]
@@ -62,7 +63,9 @@ def configure_tracing(settings: TelemetrySettings) -> TracerProvider | None:
             f"Traces are asked for (OTEL_TRACES_EXPORTER or OTEL_EXPORTER_OTLP_ENDPOINT), but {error.name} is not "
             "installed. Install seawall[otel], or set OTEL_TRACES_EXPORTER=none."
         ) from error
-    provider = TracerProvider(resource=Resource.create(_identity(os.environ)), shutdown_on_exit=False)
+    provider = foreseeing(
+        TracerProvider(resource=Resource.create(_identity(os.environ)), id_generator=Roots(), shutdown_on_exit=False)
+    )
     for exporter in exporters:
         provider.add_span_processor(BatchSpanProcessor(ScrubbedExporter(exporter)))
     return provider

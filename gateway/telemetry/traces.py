@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import OrderedDict
+from collections.abc import Callable
 from contextvars import Token
 from typing import Protocol
 
@@ -107,12 +108,16 @@ class Spans:
         self._redactor = redactor
         self._is_current = is_current
         self._honours_unsampled = _honours_unsampled(provider)
+        # With the stock instrumentations a call may hang below a span of theirs, and is no new trace.
+        self._is_root_dropped = None if is_current else _foresight(provider)
         self._steps: OrderedDict[tuple[str, int], SpanContext] = OrderedDict()
 
     def call_started(self, call: Call) -> CallSpan | None:
         """Decide about sampling; if the trace is sampled, open the call's span."""
         traceparent, tracestate = call.traceparent, call.tracestate = incoming(call)
         if traceparent is not None and self._honours_unsampled and not int(traceparent[53:55], 16) & 1:
+            return None
+        if traceparent is None and self._is_root_dropped is not None and self._is_root_dropped():
             return None
         name = call.tool.name
         span = self._tracer.start_span(
@@ -241,6 +246,11 @@ def _close(span: trace.Span, attributes: dict[str, str | int], verdict: Verdict)
         span.set_status(_FAILED)
     span.set_attributes(attributes)
     span.end()
+
+
+def _foresight(provider: trace.TracerProvider) -> Callable[[], bool] | None:
+    """Return what knows whether the next new trace is dropped, if the provider draws its ids so (`telemetry/roots.py`)."""
+    return getattr(getattr(provider, "id_generator", None), "is_next_dropped", None)
 
 
 def _honours_unsampled(provider: trace.TracerProvider) -> bool:

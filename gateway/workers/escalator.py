@@ -10,8 +10,9 @@ from collections.abc import Callable
 from gateway.clock import Clock
 from gateway.core.approval import expired
 from gateway.journal import JournalError
-from gateway.journal.trajectories import Run, Trajectories
+from gateway.journal.trajectories import Trajectories
 from gateway.telemetry import Telemetry
+from gateway.workers.turns import in_turn
 
 __all__ = ["Escalator"]
 
@@ -36,7 +37,7 @@ class Escalator:
         self._telemetry = telemetry
         self._interval_s = interval_s
         self._resume = resume
-        self._queue: list[Run] = []
+        self._queue: list[str] = []
 
     async def run(self) -> None:
         """Do the duties until cancelled."""
@@ -51,12 +52,14 @@ class Escalator:
         """Do each duty once, at a time in UTC milliseconds. Returns how many runs were changed. Repeatable."""
         self._resume()
         if not self._queue:
-            self._queue = self._trajectories.attentive()
-        due, self._queue = self._queue[-_SLICE:], self._queue[:-_SLICE]
-        return sum(self._tend(run, at) for run in due)
+            self._queue = self._trajectories.attentive_names()
+        due = self._queue[-_SLICE:]
+        del self._queue[-_SLICE:]
+        return sum([self._tend(name, at) async for name in in_turn(due)])
 
-    def _tend(self, run: Run, at: int) -> bool:
-        if run.is_lost:
+    def _tend(self, name: str, at: int) -> bool:
+        run = self._trajectories.get(name)
+        if run is None or run.is_lost:
             return False
         records = expired(run.state.approvals, at)
         if records:

@@ -28,6 +28,7 @@ from gateway.core.trajectory import Phase, Step, StepState
 from gateway.journal import Conflict, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.telemetry import Telemetry
+from gateway.workers.turns import Turns
 from gateway.workers.unwinder import Patience
 
 __all__ = ["Finalizer"]
@@ -54,10 +55,15 @@ class Finalizer:
         self._telemetry = telemetry
         self._patience = patience or Patience()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._turns = Turns(partial(trajectories.names_in, Phase.FINALIZING), self.wake)
 
     def run_once(self) -> int:
-        """Start a task for each run past its pivot that has something left and no task. Returns how many. Repeatable."""
-        return sum(self.wake(run.state.id) for run in self._trajectories.in_phase(Phase.FINALIZING))
+        """Start a task for each run past its pivot that has something left and no task, a few in each pass of the event
+        loop. Repeatable.
+
+        Returns how many were started in this pass.
+        """
+        return self._turns.run_once()
 
     def wake(self, name: str) -> bool:
         """Start the task of a run if it needs one and has none. Returns whether it was started."""
@@ -73,6 +79,7 @@ class Finalizer:
 
     async def close(self) -> None:
         """Stop. What was sent and not answered is in doubt after the next start, under the same key."""
+        self._turns.stop()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -6,6 +6,7 @@ Each pass is bounded work over the live runs that are due; nothing here touches 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from gateway.clock import Clock
@@ -18,6 +19,7 @@ from gateway.core.trajectory import OVERDUE_FAULT, Phase
 from gateway.journal import JournalError
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.telemetry import Telemetry
+from gateway.workers.turns import in_turn
 
 __all__ = ["OVERDUE", "Janitor"]
 
@@ -25,7 +27,7 @@ OVERDUE = 2.0
 """Times its timeout after which a step is not "still running" but needs recovery (seed 003, section 3)."""
 
 _SLICE = 1000
-"""Runs looked at in one pass: about a millisecond of the event loop, however many runs are open."""
+"""Runs looked at every `interval_s`, a few in each pass of the event loop, however many runs are open."""
 
 
 class Janitor:
@@ -61,13 +63,15 @@ class Janitor:
 
     async def run_once(self, now: float) -> int:
         """Do each duty once. Returns how many runs it closed, aborted or froze. Repeatable."""
-        self._trajectories.flush_refusals()
+        for _ in self._trajectories.flushing():
+            await asyncio.sleep(0)
         if self._trajectories.has_aside and self._trajectories.journal.is_healthy:
             await self._trajectories.write_aside()
         if not self._queue:
             self._queue = self._trajectories.live()
-        due, self._queue = self._queue[-_SLICE:], self._queue[:-_SLICE]
-        return sum(self._tend(run, now) for run in due)
+        due = self._queue[-_SLICE:]
+        del self._queue[-_SLICE:]
+        return sum([self._tend(run, now) async for run in in_turn(due)])
 
     def _tend(self, run: Run, now: float) -> bool:
         state = run.state

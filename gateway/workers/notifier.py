@@ -28,10 +28,14 @@ from gateway.egress import Egress, Timings
 from gateway.journal import Conflict, JournalError
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.telemetry import Telemetry
+from gateway.workers.turns import in_turn
 
 __all__ = ["Notifier"]
 
 _BASE_S, _CAP_S = 1.0, 60.0
+_SLICE = 1000
+"""Runs told of in one pass; those with more to tell have their turn in the next."""
+
 _TIMINGS = Timings(connect_s=5.0, first_byte_s=10.0, idle_s=10.0, total_s=20.0)
 
 
@@ -71,21 +75,26 @@ class Notifier:
         while True:
             self._woken = asyncio.get_running_loop().create_future()
             try:
-                await self.run_once(self._clock.now())
+                if await self.run_once(self._clock.now()) and self._trajectories.has_noticed:
+                    continue
             except (JournalError, Conflict) as error:
                 self._telemetry.background_failed("telling of incidents", error)
                 await self._clock.sleep(1.0)
             await wait_until(self._clock, self._woken, self._next_s())
 
     async def run_once(self, now: float) -> int:
-        """Tell every sink that may be tried what it has not taken. Returns how many notices were taken. Repeatable."""
-        runs = [run for run in self._trajectories.attentive() if run.state.has_notices and not run.is_lost]
+        """Tell every sink that may be tried what it has not taken of the runs whose turn it is. Repeatable.
+
+        Returns how many notices were taken.
+        """
+        named = map(self._trajectories.get, self._trajectories.noticed(_SLICE))
+        runs = [run for run in named if run is not None and not run.is_lost]
         if not runs:
             return 0
         sinks = self._sinks()
         due = [sink for name, sink in sinks.items() if self._not_before.get(name, now) <= now]
         taken = await asyncio.gather(*(self._tell_all(sink, runs) for sink in due))
-        for run in runs:
+        async for run in in_turn(runs):
             await self._settle(run, sinks)
         return sum(taken)
 
@@ -99,7 +108,7 @@ class Notifier:
     async def _tell_all(self, sink: Sink, runs: list[Run]) -> int:
         """Tell one sink about all runs, each in order, until it does not answer."""
         taken = 0
-        for run in runs:
+        async for run in in_turn(runs):
             for incident, notice in _pending(run.state, sink.name):
                 if not await self._tell(sink, run, incident, notice):
                     return taken

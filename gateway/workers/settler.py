@@ -28,6 +28,7 @@ from gateway.core.trajectory import Phase, Step, StepState
 from gateway.journal import Conflict, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.telemetry import Telemetry
+from gateway.workers.turns import Turns
 
 __all__ = ["SettlePatience", "Settler", "Unsettled"]
 
@@ -70,6 +71,7 @@ class Settler:
         self._patience = patience or SettlePatience()
         self._asking = asyncio.Semaphore(self._patience.at_once)
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._turns = Turns(trajectories.in_doubt, self._wake)
 
     async def run(self, interval_s: float = 1.0) -> None:
         """Start what is due, for ever."""
@@ -78,19 +80,24 @@ class Settler:
             await self._clock.sleep(interval_s)
 
     def run_once(self) -> int:
-        """Start a task for each run in doubt that has none. Returns how many were started. Repeatable."""
-        started = 0
-        for name in self._trajectories.in_doubt():
-            run = self._trajectories.get(name)
-            if name not in self._tasks and run is not None and run.state.phase in (Phase.PREPARING, Phase.FINALIZING):
-                task = asyncio.get_running_loop().create_task(self._drive(name), name=f"settle {name}")
-                self._tasks[name] = task
-                task.add_done_callback(partial(self._ended, name))
-                started += 1
-        return started
+        """Start a task for each run in doubt that has none, a few in each pass of the event loop. Repeatable.
+
+        Returns how many were started in this pass.
+        """
+        return self._turns.run_once()
+
+    def _wake(self, name: str) -> bool:
+        run = self._trajectories.get(name)
+        if run is None or name in self._tasks or run.state.phase not in (Phase.PREPARING, Phase.FINALIZING):
+            return False
+        task = asyncio.get_running_loop().create_task(self._drive(name), name=f"settle {name}")
+        self._tasks[name] = task
+        task.add_done_callback(partial(self._ended, name))
+        return True
 
     async def close(self) -> None:
         """Stop. What is in doubt stays so, in the journal."""
+        self._turns.stop()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -51,6 +51,7 @@ from gateway.probes import Prober, Unheard
 from gateway.stages.environment import call_env
 from gateway.telemetry import Telemetry
 from gateway.workers.settler import Settler
+from gateway.workers.turns import Turns
 
 __all__ = ["Patience", "Unwinder"]
 
@@ -92,21 +93,29 @@ class Unwinder:
         self._patience = patience or Patience()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._is_closing = False
+        self._turns = Turns(trajectories.compensating, self.wake)
 
     def run_once(self) -> int:
-        """Start a task for each run that is being undone and has none. Returns how many were started. Repeatable."""
-        started = 0
-        for name in self._trajectories.compensating():
-            if name not in self._tasks:
-                task = asyncio.get_running_loop().create_task(self._unwind(name), name=f"unwind {name}")
-                self._tasks[name] = task
-                task.add_done_callback(partial(self._ended, name))
-                started += 1
-        return started
+        """Start a task for each run that is being undone and has none, a few in each pass of the event loop. Repeatable.
+
+        Returns how many were started in this pass.
+        """
+        return self._turns.run_once()
+
+    def wake(self, name: str) -> bool:
+        """Start the task of a run if it is being undone and has none. Returns whether it was started."""
+        run = self._trajectories.get(name)
+        if run is None or name in self._tasks or run.state.phase is not Phase.COMPENSATING:
+            return False
+        task = asyncio.get_running_loop().create_task(self._unwind(name), name=f"unwind {name}")
+        self._tasks[name] = task
+        task.add_done_callback(partial(self._ended, name))
+        return True
 
     async def close(self) -> None:
         """Stop. What was sent and not answered is sent again, under the same key, after the next start."""
         self._is_closing = True
+        self._turns.stop()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -124,7 +133,7 @@ class Unwinder:
         if (error := task.exception()) is not None:
             self._telemetry.background_failed(f"undoing run {name}", error)
         elif not self._is_closing:
-            self.run_once()  # it may have been rewound, and be undone anew already
+            self.wake(name)  # it may have been rewound, and be undone anew already
 
     async def _unwind(self, name: str) -> None:
         while True:

@@ -202,7 +202,7 @@ class Process:
         self.quarantiner.enforce()
         self.trajectories.on_read = self.quarantiner.enforce_on
         self.trajectories.on_finalizing = lambda name: asyncio.get_running_loop().call_soon(self.finalizer.wake, name)
-        self.trajectories.on_unwinding = lambda: asyncio.get_running_loop().call_soon(self.unwinder.run_once)
+        self.trajectories.on_unwinding = lambda name: asyncio.get_running_loop().call_soon(self.unwinder.wake, name)
         self._resume()
         others = [self.settler.run(), self.escalator.run(), self._cut(), self._people(), self._peer(), self._mend()]
         tasks = [asyncio.ensure_future(each) for each in others]
