@@ -284,6 +284,8 @@ class Committer:
     async def _commit(self) -> None:
         await self._gather()
         self._disarm()
+        if self.poisoned.is_set():
+            return  # whoever was woken meanwhile has been told; nothing is ever tried again
         items = self._in_flight = self._take()
         self._in_flight_notes, self._notes = self._notes, {}
         appends = [item.append for item in items if item.append is not None]

@@ -236,6 +236,23 @@ async def test_a_poisoned_store_fails_everything_now_and_later(store, make):
     assert not committer.is_healthy
 
 
+async def test_who_comes_while_the_store_is_being_poisoned_does_not_have_it_tried_again(store, make):
+    committer = make()
+    store.gate.clear()
+    store.script = [JournalPoisoned("fsync failed")]
+    first = committer.append(append("a", 0))
+    await store.called.wait()
+    second = committer.append(append("b", 0))
+    store.gate.set()
+    for future in (first, second):
+        with pytest.raises(JournalPoisoned):
+            await future
+    await passes(20)
+    assert store.batches == [["a"]]
+    with pytest.raises(JournalPoisoned):
+        await committer.flush()
+
+
 async def test_a_bug_in_the_store_fails_its_batch_and_is_reported(store, make):
     reported = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context["exception"]))
