@@ -3,8 +3,8 @@
 A live run is some dozens of objects that stay. Python looks at all that stay whenever a quarter more has come, and with a
 hundred thousand runs one such look takes a large part of a second, in which no call is served. Nothing is lost by not
 looking: a call leaves no cycles behind, and what is not in a cycle is freed at once without the collector. What little ends
-in cycles all the same (errors with their tracebacks, connections of the control plane) is looked for here, as long as few
-runs are live and a look is short.
+in cycles all the same (errors with their tracebacks, connections of the control plane) is looked for here: each minute while
+few runs are live and a look is short, and twice an hour whatever it takes, so that nothing piles up for ever.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ __all__ = ["Collector", "tune"]
 
 _YOUNG, _MIDDLE, _NEVER = 2_500, 1, 1_000_000_000
 _FEW_RUNS = 200
+_AT_LATEST_S = 1_800.0
 
 
 def tune() -> None:
@@ -39,6 +40,7 @@ class Collector:
         self._live = live
         self._clock = clock
         self._interval_s = interval_s
+        self._looked_s = clock.now()
 
     async def run(self) -> None:
         """Look for cycles until cancelled."""
@@ -47,5 +49,12 @@ class Collector:
             self.run_once()
 
     def run_once(self) -> int | None:
-        """Free what is in cycles, unless too many runs are live. Returns how many objects that was; None: nobody looked."""
-        return gc.collect() if self._live() <= _FEW_RUNS else None
+        """Free what is in cycles, unless many runs are live and that was done half an hour ago at most.
+
+        Returns how many objects that was; None: nobody looked.
+        """
+        now = self._clock.now()
+        if self._live() > _FEW_RUNS and now - self._looked_s < _AT_LATEST_S:
+            return None
+        self._looked_s = now
+        return gc.collect()

@@ -63,6 +63,17 @@ def test_nobody_looks_while_many_runs_are_live() -> None:
     assert Collector(lambda: 100_000, FakeClock()).run_once() is None
 
 
+async def test_somebody_looks_twice_an_hour_however_many_runs_are_live() -> None:
+    """What little ends in cycles must not pile up for ever."""
+    clock = FakeClock()
+    collector = Collector(lambda: 201, clock)
+    looks: list[bool] = []
+    for _ in range(60):
+        await clock.advance(60.0)
+        looks.append(collector.run_once() is not None)
+    assert looks.count(True) == 2
+
+
 async def test_it_looks_once_a_minute() -> None:
     clock, asked = FakeClock(), list[int]()
 
