@@ -32,6 +32,7 @@ __all__ = [
     "sealed_places",
     "unsealed",
     "unsealed_places",
+    "with_credentials",
 ]
 
 LIMIT_BYTES: Final = 6_000
@@ -41,6 +42,7 @@ ANONYMOUS: Final = "anonymous "
 _MAC_BYTES: Final = 16
 _SESSION: Final = b"mcp-session\n"
 _PLACES: Final = b"mcp-places\n"
+_CREDENTIAL: Final = b"mcp-credential\n"
 """What a seal is for, so that one thing cannot be shown for the other."""
 
 
@@ -57,6 +59,7 @@ class Client:
         capabilities, info: as the client declared them.
         log_level: what a stateless request asks for.
         credentials: the client's own for the one server of its endpoint; told anew by each request, kept nowhere.
+        credential: names them, under the gateway's key: it may be kept, and nobody without the key can try guesses on it.
     """
 
     nonce: str = ""
@@ -69,20 +72,27 @@ class Client:
     log_level: str | None = None
     is_modern: bool = False
     credentials: Headers = field(default=(), repr=False)
+    credential: str = ""
 
     def can(self, capability: str) -> bool:
         """Whether it declared a capability."""
         return isinstance(self.capabilities.get(capability), Mapping)
 
 
+def with_credentials(client: Client, credentials: Headers, key: bytes) -> Client:
+    """Return a client with credentials of its own, or with none."""
+    told = b"\n".join(value for _, value in credentials)
+    name = _mac(told, key, _CREDENTIAL).hex() if credentials else ""
+    return replace(client, credentials=credentials, credential=name)
+
+
 def apart(client: Client) -> Client:
     """Return a client without a session as one with its own if it has a credential: no two credentials share a session at a
     server that keeps state in it."""
     is_bound = client.nonce and not client.nonce.startswith(ANONYMOUS)
-    if is_bound or not client.credentials:
+    if is_bound or not client.credential:
         return client
-    digest = sha256(b"\n".join(value for _, value in client.credentials)).hexdigest()
-    return replace(client, nonce=f"credential {digest[:32]} {client.nonce}".strip())
+    return replace(client, nonce=f"credential {client.credential} {client.nonce}".strip())
 
 
 def bounded(client: Client) -> Client:

@@ -50,7 +50,15 @@ from gateway.core.mcp_era import (
     is_modern,
     negotiated,
 )
-from gateway.core.mcp_session import ANONYMOUS, Client, sealed, sealed_places, unsealed, unsealed_places
+from gateway.core.mcp_session import (
+    ANONYMOUS,
+    Client,
+    sealed,
+    sealed_places,
+    unsealed,
+    unsealed_places,
+    with_credentials,
+)
 from gateway.core.message import BytesBody, Headers, first_header, without_headers
 from gateway.core.outcome import Refusal
 from gateway.core.problem import problem
@@ -204,8 +212,8 @@ class McpFront:
             info=info if isinstance(info, dict) else {},
             log_level=level if isinstance(level, str) else None,
             is_modern=True,
-            credentials=_credentials(request, tool),
         )
+        client = with_credentials(client, _credentials(request, tool), self._key)
         party = Party(conversation=Conversation(client), tool=tool, headers=request.headers)
         return await self._exchange(request, message, party)
 
@@ -242,7 +250,7 @@ class McpFront:
     def _newcomer(self, request: IncomingRequest, tool: ToolSpec | None, message: Message) -> Client:
         nonce = self._clock.token()
         capabilities, info = message.value.get("capabilities"), message.value.get("clientInfo")
-        return Client(
+        client = Client(
             nonce=nonce,
             scope="" if tool is None else tool.name,
             agent=_agent(request) or f"mcp-{nonce[:16]}",
@@ -250,13 +258,15 @@ class McpFront:
             version=negotiated(message.value.get("protocolVersion")),
             capabilities=capabilities if isinstance(capabilities, dict) else {},
             info=info if isinstance(info, dict) else {},
-            credentials=_credentials(request, tool),
         )
+        return with_credentials(client, _credentials(request, tool), self._key)
 
     def _recognised(self, request: IncomingRequest, tool: ToolSpec | None) -> Client | OutgoingResponse:
         """Return who speaks, and with which credential."""
         found = self._known(request, tool)
-        return found if isinstance(found, OutgoingResponse) else replace(found, credentials=_credentials(request, tool))
+        if isinstance(found, OutgoingResponse):
+            return found
+        return with_credentials(found, _credentials(request, tool), self._key)
 
     def _known(self, request: IncomingRequest, tool: ToolSpec | None) -> Client | OutgoingResponse:
         """Return whose session it is. A client that carries no id is taken as it is: some never do."""

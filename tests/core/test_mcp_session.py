@@ -4,7 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.mcp_session import ANONYMOUS, Client, apart, sealed, sealed_places, unsealed, unsealed_places
+from gateway.core.mcp_session import (
+    ANONYMOUS,
+    Client,
+    apart,
+    sealed,
+    sealed_places,
+    unsealed,
+    unsealed_places,
+    with_credentials,
+)
 
 KEY = b"k" * 32
 CLIENT = Client(
@@ -59,12 +68,16 @@ def test_a_place_is_its_clients_alone() -> None:
 
 def test_no_two_credentials_share_a_session() -> None:
     """Where a client has no session of its own, its credential decides; where it has one, that does."""
-    ana, bob = (Client(version="x", credentials=((b"Authorization", value),)) for value in (b"ana", b"bob"))
+    nobody = Client(version="x")
+    ana, bob = (with_credentials(nobody, ((b"Authorization", value),), KEY) for value in (b"ana", b"bob"))
     assert apart(ana).nonce != apart(bob).nonce
     assert apart(ana) == apart(ana)
     assert "ana" not in apart(ana).nonce
-    assert apart(Client(version="x")).nonce == ""
-    own = Client(version="x", nonce="n", credentials=ana.credentials)
+    elsewhere = with_credentials(nobody, ana.credentials, b"x" * 32)
+    assert apart(elsewhere).nonce != apart(ana).nonce, "what is kept of a credential must not be open to guessing"
+    assert apart(nobody).nonce == ""
+    assert with_credentials(ana, (), KEY) == nobody
+    own = replace(ana, nonce="n")
     assert apart(own) is own
     nameless = [replace(one, nonce=f"{ANONYMOUS}agent") for one in (ana, bob)]
     assert len({apart(one).nonce for one in (*nameless, ana, bob)}) == 4
