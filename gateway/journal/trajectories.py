@@ -625,9 +625,16 @@ class Trajectories:
 
         Raises:
             JournalUnavailable: it still does not work.
+            JournalCorrupt: a run cannot be read; what belongs to the others was written.
         """
+        broken: JournalCorrupt | None = None
         for name in list(self._aside):
-            await self.find(name)
+            try:
+                await self.find(name)
+            except JournalCorrupt as error:
+                broken = broken or error
+        if broken is not None:
+            raise broken
 
     def _appended(
         self,

@@ -66,7 +66,10 @@ class Janitor:
         for _ in self._trajectories.flushing():
             await asyncio.sleep(0)
         if self._trajectories.has_aside and self._trajectories.journal.is_healthy:
-            await self._trajectories.write_aside()
+            try:
+                await self._trajectories.write_aside()
+            except JournalError as error:  # one run that cannot be read keeps nobody else waiting
+                self._telemetry.background_failed("writing what was set aside", error)
         if not self._queue:
             self._queue = self._trajectories.live()
         due = self._queue[-_SLICE:]

@@ -29,7 +29,7 @@ from gateway.core.records import (
 )
 from gateway.core.saga import Abort, Commit, Complete, Open
 from gateway.core.trajectory import UNSENT_FAULT, Phase, Step, StepState, Trajectory
-from gateway.journal import Append, Entry, JournalUnavailable
+from gateway.journal import Append, Entry, JournalCorrupt, JournalUnavailable
 from gateway.journal.aside import KEPT, Aside, is_observation
 from gateway.journal.trajectories import Run, Trajectories
 from tests.journal.faulty import FaultyJournal
@@ -407,3 +407,26 @@ async def test_caps_that_were_kept_aside_only_lower_each_other() -> None:
         runs.record(run, [BudgetTightened(caps={"usd": cap})])
     journal.mend()
     assert a_run(await runs.find("r1")).state.budget == {"usd": 2.0}
+
+
+async def test_a_run_that_cannot_be_read_keeps_nobody_else_waiting() -> None:
+    class Torn(FaultyJournal):
+        async def read(self, stream: str, after: int = 0) -> list[Entry]:
+            if stream == "r1":
+                raise JournalCorrupt("entry 1 of run 'r1' is missing")
+            return await super().read(stream, after)
+
+    journal = Torn()
+    runs = trajectories(journal)
+    both = [a_run(await runs.named(name, Open(agent="ann"))) for name in ("r1", "r2")]
+    for run in both:
+        await do(runs, run, begin())
+    journal.break_down()
+    lost = [runs.record(run, [SPENT], lazy=True) for run in both]
+    await asyncio.gather(*lost, return_exceptions=True)
+    journal.mend()
+    with pytest.raises(JournalCorrupt):
+        await runs.write_aside()
+    found = await runs.find("r2")
+    assert found is not None
+    assert found.state.usage["usd"] == 0.25
