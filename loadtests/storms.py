@@ -2,8 +2,8 @@
 
     python -m loadtests.storms --out docs/storms        # or: make storm
 
-A folder for each scenario and engine with `run.json`, `summary.md`, `report.html` and the plots; `index.md` is made of
-all that lie there. The recordings themselves are large and stay in `--keep`, if it is given.
+A folder for each scenario and engine with `run.json`, `summary.md` and the plots; `index.md` is made of all that lie there and
+shows all of it. The recordings are large, and a run's own page only repeats the rest: both stay in `--keep`, if it is given.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _move(where: Path, out: Path, keep: Path | None) -> None:
     if keep is not None:
         shutil.copytree(where, keep, dirs_exist_ok=True)
     out.mkdir(parents=True, exist_ok=True)
-    for pattern in ("*.png", "run.json", "summary.md", "report.html"):
+    for pattern in ("*.png", "run.json", "summary.md"):
         for path in where.glob(pattern):
             shutil.copy(path, out / path.name)
 
@@ -105,7 +105,7 @@ def index(folder: Path) -> str:
             f"## {scenario['title']}",
             f"[`{name}`]({name}/summary.md), engine {document['engine']}, {count} seed{'s' * (count > 1)}, "
             f"{document['date'][:10]}, Seawall {made['seawall']}, Python {made['python']}, {made['platform']}, "
-            f"{made['cores']} cores: {holding} of {len(document['verdicts'])} claims hold; [page]({name}/report.html).",
+            f"{made['cores']} cores: {holding} of {len(document['verdicts'])} claims hold.",
             f"**What arithmetic says.** {scenario['theory'].strip()}",
             pace(document),
             "\n".join("| " + " | ".join(row) + " |" for row in table),

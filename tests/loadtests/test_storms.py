@@ -32,9 +32,9 @@ def report(tmp_path: Path) -> Path:
     return out
 
 
-def test_a_storm_leaves_page_plots_and_figures_but_no_recordings(report: Path) -> None:
+def test_a_storm_leaves_tables_plots_and_figures_but_no_recordings(report: Path) -> None:
     (folder,) = report.iterdir()
-    assert {path.name for path in folder.iterdir()} == {"run.json", "summary.md", "report.html", "short-flow.png"}
+    assert {path.name for path in folder.iterdir()} == {"run.json", "summary.md", "short-flow.png"}
 
 
 def test_the_index_puts_both_engines_side_by_side(report: Path) -> None:
