@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from gateway.core.call import Call, Handler, Lane, Stage
+from gateway.core.call import FORWARD, Call, Handler, Stage
 from gateway.core.outcome import Outcome
 from gateway.core.tool import Operation, ToolSpec
 from gateway.stages.admission import AdmissionStage
@@ -33,9 +32,6 @@ from gateway.stages.telemetry import TelemetryStage
 from gateway.stages.watchdog import WatchdogStage, watched
 
 __all__ = ["Concerns", "Pipeline", "Stages", "compose"]
-
-# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
-_FORWARD: Final = Lane.FORWARD
 
 Concerns = Callable[[ToolSpec, Operation], bool]
 """Whether a stage has anything to do for forward calls of an operation. Depends on nothing but the manifest."""
@@ -124,7 +120,7 @@ class Pipeline:
 
     def __call__(self, call: Call) -> Awaitable[Outcome]:
         """Return the outcome of the call."""
-        if call.lane is not _FORWARD:
+        if call.lane is not FORWARD:
             return self._whole(call)
         road = self._roads.get(call.operation)
         if road is None or road[0] is not call.tool:

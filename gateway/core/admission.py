@@ -85,7 +85,7 @@ class TicketState(Enum):
     DONE = "done"
 
 
-# Under names of their own: a member looked up on its class costs a call more than a comparison with it.
+# Members that every call is compared with, looked up once (docs/adr/0092).
 _WAITING, _GRANTED, _DONE = TicketState.WAITING, TicketState.GRANTED, TicketState.DONE
 
 

@@ -137,7 +137,7 @@ TRANSITIONS: Mapping[Cause, tuple[State, State]] = {
     Cause.CANARY_INCONCLUSIVE: (State.HALF_OPEN, State.OPEN),
 }
 
-# Under names of their own: a member looked up on its class costs a call more than a comparison with it.
+# Members that every call is compared with, looked up once (docs/adr/0092).
 _CLOSED, _OPEN, _HALF_OPEN = State.CLOSED, State.OPEN, State.HALF_OPEN
 _LEFT_ALONE = Reason.OPEN
 _SUCCESS, _FAILURE, _NEUTRAL = Verdict.SUCCESS, Verdict.FAILURE, Verdict.NEUTRAL

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.core.message import Request
 from gateway.core.outcome import Outcome
 from gateway.core.tool import BoundRequest, Operation, ToolSpec
 
-__all__ = ["Call", "Handler", "Lane", "Stage"]
+__all__ = ["COMPENSATION", "FINALIZATION", "FORWARD", "Call", "Handler", "Lane", "Stage"]
 
 
 class Lane(StrEnum):
@@ -27,6 +27,12 @@ class Lane(StrEnum):
     COMPENSATION = "compensation"
     PROBE = "probe"
     FINALIZATION = "finalization"
+
+
+# Looking a member up on its class costs as much as a call (docs/adr/0092), and nearly every stage asks for the lane.
+FORWARD: Final = Lane.FORWARD
+COMPENSATION: Final = Lane.COMPENSATION
+FINALIZATION: Final = Lane.FINALIZATION
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -27,7 +27,7 @@ from gateway.core.trajectory import Step, StepState, Trajectory
 
 __all__ = ["cleared", "closed_gate", "lease_problems", "leases", "run_env", "snapshot"]
 
-# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+# Members that every call is compared with, looked up once (docs/adr/0092).
 _PIVOT: Final = Tier.PIVOT
 _REQUIRED: Final = ApprovalPolicy.REQUIRED
 

@@ -93,7 +93,7 @@ __all__ = [
     "residue",
 ]
 
-# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+# Members that every call is compared with, looked up once (docs/adr/0092).
 _FINALIZING: Final = Phase.FINALIZING
 _FROZEN: Final = Phase.FROZEN
 _PIVOT: Final = Tier.PIVOT

@@ -111,7 +111,7 @@ class StepState(StrEnum):
     DEFERRED = "deferred"
 
 
-# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+# Members that every call is compared with, looked up once (docs/adr/0092).
 _COMMITTED: Final = StepState.COMMITTED
 _FINALIZING: Final = Phase.FINALIZING
 _INTENDED: Final = StepState.INTENDED

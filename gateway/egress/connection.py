@@ -77,7 +77,7 @@ class Phase(Enum):
     BODY = "body"
 
 
-# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+# Members that every call is compared with, looked up once (docs/adr/0092).
 _BODY: Final = Phase.BODY
 _HEAD: Final = Phase.HEAD
 _UPLOAD: Final = Phase.UPLOAD

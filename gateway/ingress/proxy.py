@@ -54,7 +54,7 @@ __all__ = [
     "trace_run",
 ]
 
-# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+# Members that every call is compared with, looked up once (docs/adr/0092).
 _PIVOT: Final = Tier.PIVOT
 _READ: Final = Tier.READ
 

@@ -49,7 +49,7 @@ from gateway.telemetry import Telemetry
 
 __all__ = ["GENERATIONS", "OWN", "TOGETHER", "Flight", "Read", "Run", "Trajectories"]
 
-# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+# Members that every call is compared with, looked up once (docs/adr/0092).
 _FINALIZING: Final = Phase.FINALIZING
 
 OWN = "~"

@@ -19,7 +19,7 @@ from gateway.core.admission import (
     Ticket,
     TicketState,
 )
-from gateway.core.call import Call, Handler, Lane
+from gateway.core.call import FORWARD, Call, Handler
 from gateway.core.codes import Code
 from gateway.core.message import Reply
 from gateway.core.outcome import Outcome, Refusal, Rejected
@@ -28,7 +28,7 @@ from gateway.telemetry import Telemetry
 
 __all__ = ["AdmissionStage", "Pool"]
 
-_GRANTED, _FORWARD = TicketState.GRANTED, Lane.FORWARD
+_GRANTED = TicketState.GRANTED
 
 # Floats may put the token a hair after its time; a late look finds it, an early one would have to come back.
 _DRIP_SLACK_S = 0.001
@@ -57,7 +57,7 @@ class AdmissionStage:
             return refused
         domain = call.tool.domain
         pool = self._pools.get(domain.name) or self._pool(domain)
-        ticket = pool.request(call.agent, call.deadline, is_ours=call.lane is not _FORWARD)
+        ticket = pool.request(call.agent, call.deadline, is_ours=call.lane is not FORWARD)
         if isinstance(ticket, AdmissionRefusal):
             return Rejected(_refusal(call, ticket))
         is_streaming = False

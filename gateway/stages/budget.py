@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Final
 
 from gateway.clock import Clock
 from gateway.core.budget import Meter, Spent, shown, tightened
-from gateway.core.call import Call, Handler, Lane
+from gateway.core.call import FORWARD, Call, Handler
 from gateway.core.codes import Code
 from gateway.core.coding import decoded
 from gateway.core.environment import EVALUATED_LIMIT, response_env
@@ -33,9 +32,6 @@ from gateway.journal import JournalUnavailable
 from gateway.journal.trajectories import Flight, Run, Trajectories
 
 __all__ = ["BudgetStage", "meter_of", "spend"]
-
-# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
-_FORWARD: Final = Lane.FORWARD
 
 
 def meter_of(run: Run) -> Meter:
@@ -94,7 +90,7 @@ class BudgetStage:
 
     def __call__(self, call: Call, proceed: Handler) -> Awaitable[Outcome]:
         """Refuse what the run cannot afford; take what it costs. A call that nobody budgets is handed on as it is."""
-        if call.lane is not _FORWARD or call.step is not None or not call.trajectory:
+        if call.lane is not FORWARD or call.step is not None or not call.trajectory:
             return proceed(call)
         if not (self._trajectories.has_budgets or call.budget is not None or call.operation.usage is not None):
             return proceed(call)

@@ -6,7 +6,7 @@ import asyncio
 from typing import Final, NamedTuple, cast
 
 from gateway.clock import Clock
-from gateway.core.call import Call, Lane
+from gateway.core.call import COMPENSATION, Call
 from gateway.core.headers import Sieve
 from gateway.core.manifest import KeyFormat
 from gateway.core.message import BytesBody, Headers, Reply, Request
@@ -20,8 +20,7 @@ from gateway.telemetry import CONTEXT_HEADERS, Telemetry, outgoing
 
 __all__ = ["Dispatch"]
 
-# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
-_COMPENSATION: Final = Lane.COMPENSATION
+# Members that every call is compared with, looked up once (docs/adr/0092).
 _RAW: Final = KeyFormat.RAW
 
 
@@ -84,7 +83,7 @@ class Dispatch:
         dress = self._dresses.get(operation)
         if dress is None or dress.tool is not call.tool:
             dress = self._dress(call.tool, operation)
-        is_write = not operation.is_read or call.lane is _COMPENSATION
+        is_write = not operation.is_read or call.lane is COMPENSATION
         is_keyed = is_write and dress.key is not None and call.key is not None
         headers = (dress.of_keyed if is_keyed else dress.of_writes if is_write else dress.of_reads)(request.headers)
         if call.traceparent is not None:

@@ -8,12 +8,12 @@ meanwhile waits for its outcome.
 from __future__ import annotations
 
 import asyncio
-from typing import Final, assert_never
+from typing import assert_never
 
 import orjson
 
 from gateway.clock import Clock
-from gateway.core.call import Call, Handler, Lane
+from gateway.core.call import FORWARD, Call, Handler
 from gateway.core.codes import Code, Dispatched
 from gateway.core.idempotency import (
     Deferred,
@@ -39,9 +39,6 @@ from gateway.journal.trajectories import Run, Trajectories
 from gateway.stages.outbox import staged_answer
 
 __all__ = ["IdempotencyStage"]
-
-# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
-_FORWARD: Final = Lane.FORWARD
 
 FlightKey = tuple[str, str]
 
@@ -72,7 +69,7 @@ class IdempotencyStage:
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Find the call's run; for a write, find out what it repeats."""
-        if call.lane is not _FORWARD:
+        if call.lane is not FORWARD:
             return await proceed(call)
         if call.step is not None:
             return await self._resume(call, proceed, call.step)

@@ -10,7 +10,7 @@ import asyncio
 from typing import Final
 
 from gateway.clock import Clock, settled
-from gateway.core.call import Call, Handler, Lane
+from gateway.core.call import COMPENSATION, Call, Handler
 from gateway.core.codes import Code
 from gateway.core.idempotency import caller_digest
 from gateway.core.keys import derive_key
@@ -28,8 +28,7 @@ from gateway.telemetry import Telemetry
 
 __all__ = ["JournalStage"]
 
-# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
-_COMPENSATION: Final = Lane.COMPENSATION
+# Members that every call is compared with, looked up once (docs/adr/0092).
 _LAZY: Final = JournalMode.LAZY
 
 INLINE_REQUEST_LIMIT = 16 * 1024
@@ -46,12 +45,12 @@ class JournalStage:
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Make the intent durable, then go on."""
-        if call.operation.is_read and call.lane is not _COMPENSATION:
+        if call.operation.is_read and call.lane is not COMPENSATION:
             return await proceed(call)
         run = self._trajectories.get(call.trajectory)
         if run is None or run.is_lost:
             return _unavailable(call, f"run {call.trajectory} has to be read again")
-        if call.lane is _COMPENSATION:
+        if call.lane is COMPENSATION:
             refusal = admits_settling(run.state) or await self._intend_compensation(run, call)
         elif call.step is None:
             refusal = await self._intend(run, call)

@@ -17,13 +17,12 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
 
 import orjson
 
 from gateway.clock import Clock
 from gateway.core.antispin import AntiSpin, Spin
-from gateway.core.call import Call, Handler, Lane
+from gateway.core.call import FORWARD, Call, Handler
 from gateway.core.codes import Code, Directive
 from gateway.core.coding import decoded
 from gateway.core.economics import Chance, Costs
@@ -51,9 +50,6 @@ from gateway.stages.environment import call_env
 from gateway.telemetry import Telemetry
 
 __all__ = ["REPAIRS", "RecoveryStage"]
-
-# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
-_FORWARD: Final = Lane.FORWARD
 
 REPAIRS = "repairs/"
 """Under this prefix the journal remembers what became of repairs."""
@@ -90,14 +86,14 @@ class RecoveryStage:
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Pass the call on; decide what its failure leads to."""
-        if call.lane is _FORWARD and call.step is None and (refusal := self._blocked(call)) is not None:
+        if call.lane is FORWARD and call.step is None and (refusal := self._blocked(call)) is not None:
             return Rejected(refusal)
         began = self._clock.now()
         outcome = await proceed(call)
         name = f"{call.tool.name}.{call.operation.name}"
         if isinstance(outcome, Success):
             self._took(name, self._clock.now() - began)
-        if call.lane is not _FORWARD or call.operation.is_read:
+        if call.lane is not FORWARD or call.operation.is_read:
             return outcome
         if isinstance(outcome, Success):
             self._worked(call, name)

@@ -8,10 +8,9 @@ repeat, or the settler's after a restart) begins with that question.
 from __future__ import annotations
 
 import math
-from typing import Final
 
 from gateway.clock import Clock
-from gateway.core.call import Call, Handler, Lane
+from gateway.core.call import FORWARD, Call, Handler, Lane
 from gateway.core.codes import Code
 from gateway.core.fault import Fault
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
@@ -22,9 +21,6 @@ from gateway.stages.settle import Purse, Settle, absent, doubtful, landed
 from gateway.telemetry import Telemetry
 
 __all__ = ["WORKING", "RetryStage"]
-
-# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
-_FORWARD: Final = Lane.FORWARD
 
 # Answers that show a tool at work: the repeat that got one was not wasted and is refunded.
 WORKING = frozenset({Fault.NONE, Fault.CLIENT_ERROR})
@@ -173,14 +169,14 @@ class RetryStage:
 
     def _is_agents_repeat(self, call: Call) -> bool:
         return (
-            call.lane is _FORWARD
+            call.lane is FORWARD
             and not call.is_settling_only
             and self._recent.is_repeat((call.agent, call.action), self._clock.now())
         )
 
     def _remember(self, call: Call, outcome: Outcome) -> None:
         """Note a failure that an agent might now repeat; our own refusals cost the tool nothing and are not noted."""
-        if call.lane is not _FORWARD or isinstance(outcome, Rejected) or _is_cut(outcome):
+        if call.lane is not FORWARD or isinstance(outcome, Rejected) or _is_cut(outcome):
             return
         if isinstance(outcome, Failed | InDoubt) and outcome.fault not in WORKING:
             self._recent.note((call.agent, call.action), self._clock.now())
@@ -188,7 +184,7 @@ class RetryStage:
             self._recent.forget((call.agent, call.action))
 
     def _budget(self, tool: ToolSpec, lane: Lane) -> RetryBudget:
-        key = (tool.domain.name, lane is not _FORWARD)
+        key = (tool.domain.name, lane is not FORWARD)
         budget = self._budgets.get(key)
         if budget is None:
             budget = self._budgets[key] = RetryBudget(tool.retry.budget_floor, self._clock.now())

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, assert_never
 
 from gateway.clock import shielded
-from gateway.core.call import Call, Handler, Lane
+from gateway.core.call import FINALIZATION, FORWARD, Call, Handler, Lane
 from gateway.core.codes import Code, Dispatched
 from gateway.core.coding import decoded
 from gateway.core.environment import EVALUATED_LIMIT, response_env
@@ -43,9 +43,7 @@ from gateway.telemetry import Telemetry
 
 __all__ = ["SagaStage"]
 
-# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
-_FINALIZATION: Final = Lane.FINALIZATION
-_FORWARD: Final = Lane.FORWARD
+# Members that every call is compared with, looked up once (docs/adr/0092).
 _LAZY: Final = JournalMode.LAZY
 
 INLINE_LIMIT = 64 * 1024
@@ -65,7 +63,7 @@ class SagaStage:
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Refuse what is not legal; record what happened."""
-        if call.lane not in (_FORWARD, _FINALIZATION):
+        if call.lane not in (FORWARD, FINALIZATION):
             return await proceed(call)
         run = self._trajectories.get(call.trajectory) or await self._trajectories.find(call.trajectory)
         if run is None:

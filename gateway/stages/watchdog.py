@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from gateway.clock import Clock, wait_until
-from gateway.core.call import Call, Handler, Lane
+from gateway.core.call import FORWARD, Call, Handler
 from gateway.core.canonical import fingerprint
 from gateway.core.codes import Code
 from gateway.core.coding import decoded
@@ -41,9 +41,8 @@ from gateway.telemetry import Telemetry
 
 __all__ = ["WatchdogStage", "answer_hash", "wanted", "watched"]
 
-# Named once, since looking a member up costs as much as a call (EnumType.__getattr__, until Python 3.12).
+# Members that every call is compared with, looked up once (docs/adr/0092).
 _DONE: Final = Ended.DONE
-_FORWARD: Final = Lane.FORWARD
 
 NOT_YET_READ = frozenset({404, 408, 409, 423, 425, 428, 429})
 NOT_YET_WRITE = frozenset({408, 423, 425, 428, 429})
@@ -108,7 +107,7 @@ class WatchdogStage:
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Refuse what would go on with a loop; tell the watchdog what became of everything else."""
-        if call.lane is not _FORWARD or call.step is not None:
+        if call.lane is not FORWARD or call.step is not None:
             return await proceed(call)
         trajectories, is_read = self._trajectories, call.operation.is_read
         run = trajectories.get(call.trajectory) if call.trajectory else trajectories.latest(call.agent)
