@@ -57,7 +57,7 @@ $(CLIENTS): $(STAMP) tests/mcp/environments/langgraph.txt tests/mcp/npm/package-
 	.clients/generators/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r loadtests/environments/generators.txt
 	$(PYTHON) -m venv --clear .clients/mcp-proxy
 	.clients/mcp-proxy/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r loadtests/environments/mcp_proxy.txt
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/npm ci --silent --no-fund --no-audit --prefix tests/mcp/npm
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/npm ci --loglevel error --no-fund --no-audit --prefix tests/mcp/npm
 	@touch $(CLIENTS)
 
 suites: $(SUITES) ## Install the suites of other people that tests/suites drives
@@ -65,7 +65,7 @@ suites: $(SUITES) ## Install the suites of other people that tests/suites drives
 $(SUITES): $(STAMP) tests/suites/requirements.txt tests/suites/npm/package-lock.json
 	$(PYTHON) -m venv --clear .suites/python
 	.suites/python/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/suites/requirements.txt
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/npm ci --silent --no-fund --no-audit --prefix tests/suites/npm
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/npm ci --loglevel error --no-fund --no-audit --prefix tests/suites/npm
 	@touch $(SUITES)
 
 check: $(STAMP) ## Lint, types, import contracts, generated files fresh
@@ -97,7 +97,7 @@ $(MITMPROXY): loadtests/environments/mitmproxy.txt
 	@touch $(MITMPROXY)
 
 $(HTTP_PROXY_JS): $(STAMP) loadtests/npm/package-lock.json
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/npm ci --silent --no-fund --no-audit --prefix loadtests/npm
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/npm ci --loglevel error --no-fund --no-audit --prefix loadtests/npm
 	@touch $(HTTP_PROXY_JS)
 
 chaos: $(STAMP) ## More schedules than the tests simulate (SCHEDULES=50000, FROM=seed), 82 kills, 1000 power cuts, starts at full size (half an hour)
