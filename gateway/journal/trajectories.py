@@ -310,9 +310,12 @@ class Trajectories:
             return []
         return runs
 
-    def latest(self, agent: str) -> Run | None:
-        """Return the agent's newest implicit run, though it may be lost; None before its first call."""
-        runs = self._implicit.get(agent)
+    def at_hand(self, call: Call) -> Run | None:
+        """Return the run that a call is for as far as memory knows, lost or not, before anybody looks it up: the named one,
+        else the agent's newest implicit one; None where there is none yet."""
+        if call.trajectory:
+            return self._runs.get(call.trajectory)
+        runs = self._implicit.get(call.agent)
         return runs[-1] if runs else None
 
     def current(self, agent: str) -> Run | Refusal:
@@ -463,21 +466,9 @@ class Trajectories:
             else:
                 # What the envelope says: the step that it is about, and where that goes.
                 entries.append(Entry(kind, at, data, f"{state.id}/{step.number}", f"{step.tool}.{step.operation}"))
-        future = self.journal.append(
-            Append(
-                stream=state.id,
-                expected=before,
-                entries=entries,
-                state=state.phase.value,
-                is_open=state.is_open,
-                agent=state.agent,
-                claims=claims,
-            ),
-            lazy=lazy,
-        )
+        future = self._append(run, before, entries, is_lazy=lazy, claims=claims)
         if state.in_doubt or state.id in self._doubtful:
             self._note_doubt(state)
-        run.pending.add(future)
         if state.phase is not phase or before == 0 or state.is_open is not was_open:
             self._telemetry.trajectory_changed(state.id, state.phase.value, state.reason)
             if state.phase is not phase:
@@ -489,11 +480,42 @@ class Trajectories:
         if state.needs_attention or state.id in self._attentive:
             self._attend(run)
         run.notify()
-        if future.done():  # refused at once: nobody may find the run before it is known to be lost
-            self._appended(run, before, records, entries, lazy, future)
-        else:
-            future.add_done_callback(partial(self._appended, run, before, records, entries, lazy))
+        self._follow(future, run, before, records, entries, is_lazy=lazy)
         return future
+
+    def _append(
+        self, run: Run, before: int, entries: Sequence[Entry], *, is_lazy: bool, claims: Sequence[KeyClaim] = ()
+    ) -> asyncio.Future[None]:
+        """Queue entries that were folded into the run, which had the version `before`. Whoever does goes on to `_follow`."""
+        state = run.state
+        append = Append(
+            stream=state.id,
+            expected=before,
+            entries=entries,
+            state=state.phase.value,
+            is_open=state.is_open,
+            agent=state.agent,
+            claims=claims,
+        )
+        future = self.journal.append(append, lazy=is_lazy)
+        run.pending.add(future)
+        return future
+
+    def _follow(
+        self,
+        future: asyncio.Future[None],
+        run: Run,
+        before: int,
+        records: Sequence[Record],
+        entries: Sequence[Entry],
+        *,
+        is_lazy: bool,
+    ) -> None:
+        """See to what becomes of an append."""
+        if future.done():  # refused at once: nobody may find the run before it is known to be lost
+            self._appended(run, before, records, entries, is_lazy, future)
+        else:
+            future.add_done_callback(partial(self._appended, run, before, records, entries, is_lazy))
 
     def delivered(self, name: str, number: int) -> None:
         """Note that the agent has the result of a step; an implicit run that is over closes."""
@@ -840,22 +862,10 @@ class Trajectories:
         state, before = run.state, run.state.version
         for observation in observations:
             evolve(state, observation.record, observation.entry.at)
-        entries = [observation.entry for observation in observations]
-        append = Append(
-            stream=state.id,
-            expected=before,
-            entries=entries,
-            state=state.phase.value,
-            is_open=state.is_open,
-            agent=state.agent,
-        )
-        future = self.journal.append(append, lazy=True)
-        run.pending.add(future)
         records = [observation.record for observation in observations]
-        if future.done():
-            self._appended(run, before, records, entries, True, future)
-        else:
-            future.add_done_callback(partial(self._appended, run, before, records, entries, True))
+        entries = [observation.entry for observation in observations]
+        future = self._append(run, before, entries, is_lazy=True)
+        self._follow(future, run, before, records, entries, is_lazy=True)
 
     def _resolve_flights(self, run: Run, outcomes: Mapping[str, Ended]) -> None:
         """Write what is known of steps that the journal shows in flight, and put the rest in doubt; reads that wait, too."""

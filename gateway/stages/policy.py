@@ -24,7 +24,7 @@ from gateway.core.outcome import Outcome, Refusal, Rejected
 from gateway.core.policy import Effect, Finding, Rule, judge, time_env
 from gateway.core.tool import Catalog, Operation, ToolSpec
 from gateway.core.trajectory import Trajectory
-from gateway.journal.trajectories import Run, Trajectories
+from gateway.journal.trajectories import Trajectories
 
 __all__ = ["DECIDED", "PolicyStage", "call_facts", "run_facts"]
 
@@ -136,14 +136,9 @@ class PolicyStage:
             env["trajectory"] = run_facts(self._state(call), self._clock.at())
         return env
 
-    def _run(self, call: Call) -> Run | None:
-        if call.trajectory:
-            return self._trajectories.get(call.trajectory)
-        return self._trajectories.latest(call.agent)
-
     def _state(self, call: Call) -> Trajectory:
         """The run as far as it is known before it is looked up: a rule never waits for the disk."""
-        run = self._run(call)
+        run = self._trajectories.at_hand(call)
         return Trajectory(id=call.trajectory, agent=call.agent) if run is None else run.state
 
     # --- what they said
@@ -156,7 +151,7 @@ class PolicyStage:
         count.times += 1
         count.last_at, count.last_run, count.last_agent = at, call.trajectory, call.agent
         self._remember(DECIDED + orjson.dumps(key).decode(), orjson.dumps(count))
-        run = self._run(call)
+        run = self._trajectories.at_hand(call)
         self._trajectories.note_decision(
             call.trajectory if run is None else run.state.id,
             finding.rule,

@@ -123,8 +123,7 @@ class RecoveryStage:
 
     def _blocked(self, call: Call) -> Refusal | None:
         """Return why a call is not sent whose content was blocked, or whose step was reworded too often; else None."""
-        trajectories = self._trajectories
-        run = trajectories.get(call.trajectory) if call.trajectory else trajectories.latest(call.agent)
+        run = self._trajectories.at_hand(call)
         if run is None or not run.state.blocked:
             return None
         blocked = run.state.blocked.get((call.tool.name, call.operation.name))

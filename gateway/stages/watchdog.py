@@ -110,7 +110,7 @@ class WatchdogStage:
         if call.lane is not FORWARD or call.step is not None:
             return await proceed(call)
         trajectories, is_read = self._trajectories, call.operation.is_read
-        run = trajectories.get(call.trajectory) if call.trajectory else trajectories.latest(call.agent)
+        run = trajectories.at_hand(call)
         if run is not None and run.is_lost and not is_read:
             try:
                 run = await self._trajectories.find(run.state.id)

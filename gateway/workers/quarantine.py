@@ -152,7 +152,7 @@ class Quarantiner:
 
         Nobody knows since when the run has been bad, so all that it made is tainted.
         """
-        run = self._run_of(call)
+        run = self._trajectories.at_hand(call)
         if run is None:
             self.contain(agent=call.agent, trigger=Trigger.RULE, by=by, reason=reason)
         else:
@@ -168,11 +168,6 @@ class Quarantiner:
             by="forward.unknown_hosts",
             reason=why,
         )
-
-    def _run_of(self, call: Call) -> Run | None:
-        if call.trajectory:
-            return self._trajectories.get(call.trajectory)
-        return self._trajectories.latest(call.agent)
 
     def _sever(self, subject: Subject) -> int:
         """Freeze the runs first, so that whatever is cut meets a closed door, then cut."""
