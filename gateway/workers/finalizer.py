@@ -8,7 +8,6 @@ goes on where it stopped.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import assert_never
@@ -28,7 +27,7 @@ from gateway.core.trajectory import Phase, Step, StepState
 from gateway.journal import Conflict, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.telemetry import Telemetry
-from gateway.workers.turns import Turns
+from gateway.workers.turns import Drivers
 from gateway.workers.unwinder import Patience
 
 __all__ = ["Finalizer"]
@@ -54,8 +53,8 @@ class Finalizer:
         self._clock = clock
         self._telemetry = telemetry
         self._patience = patience or Patience()
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._turns = Turns(partial(trajectories.names_in, Phase.FINALIZING), self.wake)
+        names = partial(trajectories.names_in, Phase.FINALIZING)
+        self._drivers = Drivers("finish", names, self._is_due, self._finish, self._ended)
 
     def run_once(self) -> int:
         """Start a task for each run past its pivot that has something left and no task, a few in each pass of the event
@@ -63,39 +62,29 @@ class Finalizer:
 
         Returns how many were started in this pass.
         """
-        return self._turns.run_once()
+        return self._drivers.run_once()
 
     def wake(self, name: str) -> bool:
         """Start the task of a run if it needs one and has none. Returns whether it was started."""
+        return self._drivers.wake(name)
+
+    def _is_due(self, name: str) -> bool:
         run = self._trajectories.get(name)
-        if run is None or name in self._tasks or run.state.phase is not Phase.FINALIZING:
+        if run is None or run.state.phase is not Phase.FINALIZING:
             return False
-        if isinstance(plan := next_finish(run.state), Done) and not plan.is_closing:
-            return False
-        task = asyncio.get_running_loop().create_task(self._finish(name), name=f"finish {name}")
-        self._tasks[name] = task
-        task.add_done_callback(partial(self._ended, name))
-        return True
+        return not isinstance(plan := next_finish(run.state), Done) or plan.is_closing
 
     async def close(self) -> None:
         """Stop. What was sent and not answered is in doubt after the next start, under the same key."""
-        self._turns.stop()
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self._drivers.close()
 
     def statistics(self) -> dict[str, int]:
         """Return how many runs are being finished here."""
-        return {"finalizing": len(self._tasks)}
+        return {"finalizing": len(self._drivers)}
 
-    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(name, None)
-        if task.cancelled():
-            return
+    def _ended(self, name: str, error: BaseException | None) -> None:
         run = self._trajectories.get(name)
-        if (error := task.exception()) is not None:
+        if error is not None:
             self._telemetry.background_failed(f"finishing run {name}", error)
             if run is not None:
                 note = NoteRecoveryFailure(where="finishing", error=f"{type(error).__name__}: {error}")

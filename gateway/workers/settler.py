@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from gateway.clock import Clock
 from gateway.core.backoff import full_jitter
@@ -28,7 +27,7 @@ from gateway.core.trajectory import Phase, Step, StepState
 from gateway.journal import Conflict, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.telemetry import Telemetry
-from gateway.workers.turns import Turns
+from gateway.workers.turns import Drivers
 
 __all__ = ["SettlePatience", "Settler", "Unsettled"]
 
@@ -70,8 +69,7 @@ class Settler:
         self._telemetry = telemetry
         self._patience = patience or SettlePatience()
         self._asking = asyncio.Semaphore(self._patience.at_once)
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._turns = Turns(trajectories.in_doubt, self._wake)
+        self._drivers = Drivers("settle", trajectories.in_doubt, self._is_due, self._drive, self._ended)
 
     async def run(self, interval_s: float = 1.0) -> None:
         """Start what is due, for ever."""
@@ -84,33 +82,22 @@ class Settler:
 
         Returns how many were started in this pass.
         """
-        return self._turns.run_once()
+        return self._drivers.run_once()
 
-    def _wake(self, name: str) -> bool:
+    def _is_due(self, name: str) -> bool:
         run = self._trajectories.get(name)
-        if run is None or name in self._tasks or run.state.phase not in (Phase.PREPARING, Phase.FINALIZING):
-            return False
-        task = asyncio.get_running_loop().create_task(self._drive(name), name=f"settle {name}")
-        self._tasks[name] = task
-        task.add_done_callback(partial(self._ended, name))
-        return True
+        return run is not None and run.state.phase in (Phase.PREPARING, Phase.FINALIZING)
 
     async def close(self) -> None:
         """Stop. What is in doubt stays so, in the journal."""
-        self._turns.stop()
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self._drivers.close()
 
     def statistics(self) -> dict[str, int]:
         """Return how many runs are being settled here."""
-        return {"settling": len(self._tasks)}
+        return {"settling": len(self._drivers)}
 
-    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(name, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
+    def _ended(self, name: str, error: BaseException | None) -> None:
+        if error is not None:
             self._telemetry.background_failed(f"settling run {name}", error)
 
     async def _drive(self, name: str) -> None:

@@ -1,4 +1,5 @@
-"""Many runs, a few at a time: a sweep goes over as many in one pass of the event loop as keep no call waiting.
+"""Many runs, a few at a time: a sweep goes over as many in one pass of the event loop as keep no call waiting. And the tasks
+that workers start for runs, one for each.
 
 What a worker does in a sweep costs some ten to a hundred microseconds a run, so that a hundred thousand runs in one go
 would hold every call for seconds. Here each pass takes `TOGETHER` at most, and calls get their turn in between.
@@ -7,12 +8,13 @@ would hold every call for seconds. Here each pass takes `TOGETHER` at most, and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from gateway.journal.trajectories import TOGETHER
 
-__all__ = ["Turns", "in_turn"]
+__all__ = ["Drivers", "Turns", "in_turn"]
 
 T = TypeVar("T")
 
@@ -58,3 +60,65 @@ class Turns:
         if self._is_going_on:
             asyncio.get_running_loop().call_soon(self._go_on)
         return started
+
+
+class Drivers:
+    """A task for each run that has to be driven on, never two for one run.
+
+    Args:
+        what: is done to a run, in a word, for the names of the tasks.
+        names: says which runs to look at.
+        needs: whether a run needs a task now.
+        drive: drives a run until it needs nothing more.
+        ended: told when a task has ended by itself: the run's name, and its error if it had one.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        names: Callable[[], list[str]],
+        needs: Callable[[str], bool],
+        drive: Callable[[str], Coroutine[Any, Any, None]],
+        ended: Callable[[str, BaseException | None], object],
+    ) -> None:
+        self._what = what
+        self._needs = needs
+        self._drive = drive
+        self._told = ended
+        self._turns = Turns(names, self.wake)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def run_once(self) -> int:
+        """Start a task for each run that needs one and has none, a few in each pass of the event loop. Repeatable.
+
+        Returns how many were started in this pass.
+        """
+        return self._turns.run_once()
+
+    def wake(self, name: str) -> bool:
+        """Start the task of a run if it needs one and has none. Returns whether it was started."""
+        if self._is_closed or name in self._tasks or not self._needs(name):
+            return False
+        task = asyncio.get_running_loop().create_task(self._drive(name), name=f"{self._what} {name}")
+        self._tasks[name] = task
+        task.add_done_callback(partial(self._ended, name))
+        return True
+
+    async def close(self) -> None:
+        """Cancel all, and start nothing more. May be repeated."""
+        self._is_closed = True
+        self._turns.stop()
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(name, None)
+        if not task.cancelled():
+            self._told(name, task.exception())

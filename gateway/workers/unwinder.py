@@ -10,10 +10,8 @@ A restart finds the run by its records and goes on where it stopped.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import assert_never
 
 from gateway.clock import Clock
@@ -51,7 +49,7 @@ from gateway.probes import Prober, Unheard
 from gateway.stages.environment import call_env
 from gateway.telemetry import Telemetry
 from gateway.workers.settler import Settler
-from gateway.workers.turns import Turns
+from gateway.workers.turns import Drivers
 
 __all__ = ["Patience", "Unwinder"]
 
@@ -91,48 +89,35 @@ class Unwinder:
         self._clock = clock
         self._telemetry = telemetry
         self._patience = patience or Patience()
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._is_closing = False
-        self._turns = Turns(trajectories.compensating, self.wake)
+        self._drivers = Drivers("unwind", trajectories.compensating, self._is_due, self._unwind, self._ended)
 
     def run_once(self) -> int:
         """Start a task for each run that is being undone and has none, a few in each pass of the event loop. Repeatable.
 
         Returns how many were started in this pass.
         """
-        return self._turns.run_once()
+        return self._drivers.run_once()
 
     def wake(self, name: str) -> bool:
         """Start the task of a run if it is being undone and has none. Returns whether it was started."""
+        return self._drivers.wake(name)
+
+    def _is_due(self, name: str) -> bool:
         run = self._trajectories.get(name)
-        if run is None or name in self._tasks or run.state.phase is not Phase.COMPENSATING:
-            return False
-        task = asyncio.get_running_loop().create_task(self._unwind(name), name=f"unwind {name}")
-        self._tasks[name] = task
-        task.add_done_callback(partial(self._ended, name))
-        return True
+        return run is not None and run.state.phase is Phase.COMPENSATING
 
     async def close(self) -> None:
         """Stop. What was sent and not answered is sent again, under the same key, after the next start."""
-        self._is_closing = True
-        self._turns.stop()
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self._drivers.close()
 
     def statistics(self) -> dict[str, int]:
         """Return how many runs are being undone here."""
-        return {"unwinding": len(self._tasks)}
+        return {"unwinding": len(self._drivers)}
 
-    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(name, None)
-        if task.cancelled():
-            return
-        if (error := task.exception()) is not None:
+    def _ended(self, name: str, error: BaseException | None) -> None:
+        if error is not None:
             self._telemetry.background_failed(f"undoing run {name}", error)
-        elif not self._is_closing:
+        else:
             self.wake(name)  # it may have been rewound, and be undone anew already
 
     async def _unwind(self, name: str) -> None:
