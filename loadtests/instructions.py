@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 
 import click
 import uvloop
@@ -80,12 +79,7 @@ def main(workloads: tuple[str, ...], write: bool, here: bool) -> None:
         except (LookupError, RuntimeError) as error:
             raise click.ClickException(str(error)) from error
         click.echo(f"{workload}: {counted[workload]:,.0f} instructions a call")
-    if write:
-        limits.record(KIND, limits.build(), counted)
-        return
-    problems = limits.judge(counted, limits.load(KIND), limits.build(), kind=KIND)
-    click.echo("".join(f"{problem}\n" for problem in problems), err=True, nl=False)
-    sys.exit(bool(problems))
+    limits.conclude(KIND, limits.build(), counted, write=write)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import json
 import platform
+import sys
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["FILE", "TOLERANCE", "build", "judge", "load", "record", "version"]
+import click
+
+__all__ = ["FILE", "TOLERANCE", "build", "conclude", "judge", "load", "record", "version"]
 
 FILE = Path(__file__).with_name("limits.json")
 TOLERANCE = 0.02
@@ -69,3 +72,13 @@ def record(kind: str, build: str, counted: Mapping[str, float], file: Path = FIL
     mine = kept.setdefault(kind, {}).setdefault(build, {})
     mine.update({workload: round(count) for workload, count in counted.items()})
     file.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+
+
+def conclude(kind: str, build: str, counted: Mapping[str, float], *, write: bool) -> None:
+    """End a command that has counted: take the counts over, or say what is wrong and exit with 1 if anything is."""
+    if write:
+        record(kind, build, counted)
+        return
+    problems = judge(counted, load(kind), build, kind=kind)
+    click.echo("".join(f"{problem}\n" for problem in problems), err=True, nl=False)
+    sys.exit(bool(problems))

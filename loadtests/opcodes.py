@@ -90,12 +90,7 @@ def main(workloads: tuple[str, ...], top: int, write: bool) -> None:
         click.echo(f"{workload}: {counted[workload]:,.0f} instructions a call")
         for place, executed in opcodes.by_function()[:top]:
             click.echo(f"{executed / calls:8.1f}  {place}")
-    if write:
-        limits.record(KIND, limits.version(), counted)
-        return
-    problems = limits.judge(counted, limits.load(KIND), limits.version())
-    click.echo("".join(f"{problem}\n" for problem in problems), err=True, nl=False)
-    sys.exit(bool(problems))
+    limits.conclude(KIND, limits.version(), counted, write=write)
 
 
 if __name__ == "__main__":

@@ -72,12 +72,7 @@ def main(scenario: str, calls: int, jobs: int, within: float, is_counted: bool, 
         sys.exit(pace.seconds > within)
     counted = {scenario: count(scenario)}
     click.echo(f"{scenario}: {counted[scenario]:,.0f} instructions a call")
-    if write:
-        limits.record(KIND, limits.version(), counted)
-        return
-    problems = limits.judge(counted, limits.load(KIND), limits.version(), kind=KIND)
-    click.echo("".join(f"{problem}\n" for problem in problems), err=True, nl=False)
-    sys.exit(bool(problems))
+    limits.conclude(KIND, limits.version(), counted, write=write)
 
 
 if __name__ == "__main__":

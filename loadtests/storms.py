@@ -2,8 +2,8 @@
 
     python -m loadtests.storms --out docs/storms        # or: make storm
 
-A folder for each scenario and engine with `run.json`, `summary.md` and the plots; `index.md` is made of all that lie there and
-shows all of it. The recordings are large, and a run's own page only repeats the rest: both stay in `--keep`, if it is given.
+A folder for each scenario and engine with `run.json`, `summary.md` and the plots; `index.md` is made of all that lie there
+and shows all of it. The recordings are large, and a run's own page only repeats the rest: both stay in `--keep`, if given.
 """
 
 from __future__ import annotations

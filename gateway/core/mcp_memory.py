@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.core.mcp_session import Client, bounded, client_from, client_parts
 
-__all__ = ["SETTING", "Entry", "SessionTable"]
+__all__ = ["SETTING", "Entry", "SessionTable", "settings_of"]
 
 SLOTS: Final = 4_096
 RUNS_MAX: Final = 64
@@ -137,6 +137,14 @@ class Entry:
         )
 
 
+def settings_of(entries: Iterable[Entry]) -> list[tuple[str, str | None]]:
+    """Return the requests that set again what is set in several entries: the last of their log levels, and each resource
+    once."""
+    wanted = [setting for entry in entries for setting in entry.settings()]
+    levels = [setting for setting in wanted if setting[0] == "logging/setLevel"]
+    return [*levels[-1:], *dict.fromkeys(setting for setting in wanted if setting[0] != "logging/setLevel")]
+
+
 class SessionTable:
     """All entries, the one used last at the end."""
 
@@ -170,10 +178,7 @@ class SessionTable:
 
     def settings_of(self, server: str, nonce: str) -> list[tuple[str, str | None]]:
         """Return the requests that set again at a server what a client has set there, or at all servers at once."""
-        entries = [entry for entry in (self.of(server, nonce), self._entries.get(("", nonce))) if entry is not None]
-        levels = [setting for entry in entries for setting in entry.settings() if setting[0] == "logging/setLevel"]
-        rest = [setting for entry in entries for setting in entry.settings() if setting[0] != "logging/setLevel"]
-        return [*levels[-1:], *rest]
+        return settings_of(entry for entry in (self.of(server, nonce), self._entries.get(("", nonce))) if entry)
 
     def _slot(self) -> int:
         if self._free:

@@ -47,6 +47,7 @@ from gateway.core.mcp import (
     result_message,
 )
 from gateway.core.mcp_era import LEGACY, MODERN
+from gateway.core.mcp_memory import settings_of
 from gateway.core.mcp_session import Client
 from gateway.core.message import Reply
 from gateway.core.tool import ToolSpec
@@ -165,9 +166,7 @@ class StdioServer:
             return
         table = self._memory.table
         at_all = [entry for entry in table.of_server("") if entry.client.scope in ("", self.tool.name)]
-        wanted = [setting for entry in (*table.of_server(self.tool.name), *at_all) for setting in entry.settings()]
-        levels = [setting for setting in wanted if setting[0] == "logging/setLevel"]
-        for method, params in dict.fromkeys(levels[-1:] + [one for one in wanted if one not in levels]):
+        for method, params in settings_of((*table.of_server(self.tool.name), *at_all)):
             await child.request(method, params, Exchange(client=child.client), _SOON, has_side_effects=False)
 
     async def _keep(self, child: _Child) -> None:
