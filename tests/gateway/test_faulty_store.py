@@ -37,9 +37,9 @@ class FaultyGateway(Gateway):
 
 
 @contextlib.asynccontextmanager
-async def faulty(folder, port):
+async def faulty(folder, port, manifest=QUICK):
     settings = ServerSettings(
-        manifest=str(write_manifest(folder, port, QUICK)), data=str(folder / "data"), listen="127.0.0.1:0",
+        manifest=str(write_manifest(folder, port, manifest)), data=str(folder / "data"), listen="127.0.0.1:0",
         control="127.0.0.1:0", watch=False, drain=0.2, journal=JournalSettings(patience=0.3),
     )  # fmt: skip
     gateway = FaultyGateway(settings, environ={})

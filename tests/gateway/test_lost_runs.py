@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.core.server import JournalSettings, ServerSettings
 from tests.gateway.harness import Answered, Client
 from tests.gateway.test_faulty_store import FaultyGateway, healed
+from tests.gateway.test_faulty_store import faulty as faulty_with
 from tests.journal.injector import Mode
 from tests.origin import Answer, Exchange, Origin
 
@@ -50,21 +50,8 @@ async def origin() -> AsyncIterator[Origin]:
         yield made
 
 
-@contextlib.asynccontextmanager
-async def faulty(folder: Path, port: int) -> AsyncIterator[tuple[FaultyGateway, Client, Client]]:
-    manifest = folder / "manifest.yaml"
-    manifest.write_text(MANIFEST.replace("PORT", str(port)))
-    settings = ServerSettings(
-        manifest=str(manifest), data=str(folder / "data"), listen="127.0.0.1:0", control="127.0.0.1:0", watch=False,
-        drain=0.2, journal=JournalSettings(patience=0.3),
-    )  # fmt: skip
-    gateway = FaultyGateway(settings, environ={})
-    await gateway.start()
-    try:
-        yield gateway, Client(gateway.listen), Client(gateway.control)
-    finally:
-        gateway.injector.mend()
-        await gateway.stop()
+def faulty(folder: Path, port: int) -> AbstractAsyncContextManager[tuple[FaultyGateway, Client, Client]]:
+    return faulty_with(folder, port, MANIFEST)
 
 
 async def used(client: Client, run: str = "r1") -> dict[str, float]:
