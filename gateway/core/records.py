@@ -680,14 +680,14 @@ class TaskEnded:
     result: dict[str, Any]
 
 
-@frozen
+@frozen(slots=False)
 class ChildOpened:
     """A task that names this run as its parent is about to be opened: what it spends counts here, too."""
 
     child: str
 
 
-@frozen
+@frozen(slots=False)
 class ChildSettled:
     """That task is over, and has spent so much in all, its own children included. `heirs`: children of its own that are not
     over; they are this run's from here on, and what they spend is not in `values`."""

@@ -24,7 +24,7 @@ from gateway.core.tool import ToolSpec
 from gateway.egress import Egress, Timings
 from gateway.egress.mcp_guardian import Guardian
 from gateway.egress.mcp_http import HttpServer, never_sent, place_of
-from gateway.egress.mcp_link import OWN_CLIENT, Answer, Exchange, OnEvent, OnQuestion, Server, Session
+from gateway.egress.mcp_link import OWN_CLIENT, SOON, Answer, Exchange, OnEvent, OnQuestion, Server, Session
 from gateway.egress.mcp_memory import SessionMemory
 from gateway.egress.mcp_stdio import StdioServer
 from gateway.egress.mcp_task import as_task, is_task, takes_tasks, taking_tasks, until_over
@@ -38,7 +38,6 @@ ROUNDS_MAX = 10
 """How often a server may ask before it answers; what the SDKs allow."""
 
 _RUNS_KEPT = 10_000
-_SOON = Timings(connect_s=5.0, first_byte_s=5.0, idle_s=5.0, total_s=5.0)
 _DONE = Message(kind=Kind.RESPONSE, id="1", result="{}", value={})
 
 
@@ -160,7 +159,7 @@ class McpEgress:
         """Set at several servers what a client sets for all of them. Those that it has no session with are told when it is
         opened; one that refuses or is dead does not matter to the others."""
         open = [tool for tool in tools if self._server(tool).has_session(client)]
-        exchanges = (self.request(tool, method, params, Exchange(client=client), _SOON) for tool in open)
+        exchanges = (self.request(tool, method, params, Exchange(client=client), SOON) for tool in open)
         await asyncio.gather(*exchanges)
 
     async def end(self, tool: ToolSpec, client: Client) -> None:

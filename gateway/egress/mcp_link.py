@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.core.fault import Broken
 from gateway.core.mcp import Message
@@ -17,10 +17,13 @@ from gateway.core.mcp_session import Client
 from gateway.core.message import Headers, Reply
 from gateway.egress import Timings
 
-__all__ = ["OWN_CLIENT", "Answer", "Exchange", "OnEvent", "OnQuestion", "Server", "ServerFacts", "Session"]
+__all__ = ["OWN_CLIENT", "SOON", "Answer", "Exchange", "OnEvent", "OnQuestion", "Server", "ServerFacts", "Session"]
 
 Answer = Message | Reply | Broken
 """A server's response; or an HTTP answer that is none (401, 5xx); or nothing that can be used."""
+
+SOON: Final = Timings(connect_s=5.0, first_byte_s=5.0, idle_s=5.0, total_s=5.0)
+"""For what we ask of a server by the way, which nobody waits for longer."""
 
 OnEvent = Callable[[str, Client | None, str, str | None, str | None], None]
 """Takes the tool's name, the client whose session it is (None: all share it), the method and the raw params of a

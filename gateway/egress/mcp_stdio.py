@@ -54,7 +54,7 @@ from gateway.core.tool import ToolSpec
 from gateway.egress import Timings
 from gateway.egress.mcp_guardian import Guardian
 from gateway.egress.mcp_http import enveloped, facts_of, greeting, readdressed
-from gateway.egress.mcp_link import Answer, Exchange, OnEvent, OnQuestion, Server, ServerFacts, Session
+from gateway.egress.mcp_link import SOON, Answer, Exchange, OnEvent, OnQuestion, Server, ServerFacts, Session
 from gateway.egress.mcp_memory import SessionMemory
 
 __all__ = ["StdioServer"]
@@ -167,7 +167,7 @@ class StdioServer:
         table = self._memory.table
         at_all = [entry for entry in table.of_server("") if entry.client.scope in ("", self.tool.name)]
         for method, params in settings_of((*table.of_server(self.tool.name), *at_all)):
-            await child.request(method, params, Exchange(client=child.client), _SOON, has_side_effects=False)
+            await child.request(method, params, Exchange(client=child.client), SOON, has_side_effects=False)
 
     async def _keep(self, child: _Child) -> None:
         """Wait for its end, then start it again, so that the next call need not wait for that."""
@@ -201,7 +201,7 @@ class StdioServer:
             return
         for uri in [uri for uri in entry.subscriptions if not self.is_subscribed(uri, client)]:
             params = json.dumps({"uri": uri})
-            await child.request("resources/unsubscribe", params, Exchange(client=client), _SOON, has_side_effects=False)
+            await child.request("resources/unsubscribe", params, Exchange(client=client), SOON, has_side_effects=False)
 
     def is_subscribed(self, uri: object, client: Client) -> bool:
         """Whether another client than this one has subscribed to a resource."""
@@ -510,7 +510,6 @@ class _Child:
         return task
 
 
-_SOON: Final = Timings(connect_s=5.0, first_byte_s=5.0, idle_s=5.0, total_s=5.0)
 _UNBOUNDED: Final = Timings(connect_s=60.0, first_byte_s=60.0, idle_s=60.0, total_s=60.0)
 
 
