@@ -77,12 +77,13 @@ class Pulse:
             self.cpu_s.sort()
 
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._is_on:
+            return  # this pass was that of the sorting
         cpu, clock = time.thread_time(), time.perf_counter()
         self.cpu_s.append(cpu - self._cpu)
         self.clock_s = max(self.clock_s, clock - self._clock)
         self._cpu, self._clock = cpu, clock
-        if self._is_on:
-            loop.call_soon(self._beat, loop)
+        loop.call_soon(self._beat, loop)
 
     def _looked(self, phase: str, told: dict[str, int]) -> None:
         if phase == "start":
