@@ -22,17 +22,43 @@ from tests.mcp.rig import EVERYTHING, NPM, ROOT, SERVERS
 SUITE = NPM / "@modelcontextprotocol/conformance/dist/index.js"
 NEXT = NPM / "conformance-next/dist/index.js"
 LINE = re.compile(r"^[✓✗] ([a-z0-9-]+): (\d+) passed, (\d+) failed", re.MULTILINE)
+ALONE = re.compile(r"^Passed: (\d+)/\d+, (\d+) failed", re.MULTILINE)
 
 
-async def checks(url: str, suite: str = "active") -> dict[str, tuple[int, int]]:
-    """Passed and failed checks by scenario."""
-    command = [str(NPM / "node/bin/node"), str(SUITE), "server", "--suite", suite, "--url", url]
+Checks = dict[str, tuple[int, int]]
+
+
+async def suite(url: str, *which: str) -> str:
+    """What the suite prints."""
+    command = [str(NPM / "node/bin/node"), str(SUITE), "server", *which, "--url", url]
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     async with asyncio.timeout(100):
         out, _ = await process.communicate()
-    return {name: (int(passed), int(failed)) for name, passed, failed in LINE.findall(out.decode())}
+    return out.decode()
+
+
+async def checks(url: str, which: str) -> Checks:
+    """Passed and failed checks by scenario."""
+    printed = await suite(url, "--suite", which)
+    return {name: (int(passed), int(failed)) for name, passed, failed in LINE.findall(printed)}
+
+
+async def side_by_side(direct: str, through: str, which: str) -> tuple[Checks, Checks]:
+    """The checks of a suite directly and through the gateway; where they differ, what both say when asked once more.
+
+    Suite and server are other people's and race now and then by themselves: once, on a loaded machine, the direct side lost
+    a question over a stream. Who loses a check by itself loses it again.
+    """
+    found = [await checks(url, which) for url in (direct, through)]
+    assert found[0].keys() == found[1].keys()
+    for name in [name for name in found[0] if found[0][name] != found[1][name]]:
+        for said, url in zip(found, (direct, through), strict=True):
+            printed = await suite(url, "--scenario", name)
+            [(passed, failed)] = ALONE.findall(printed)
+            said[name] = (int(passed), int(failed))
+    return found[0], found[1]
 
 
 @pytest.mark.timeout(240)
@@ -47,13 +73,13 @@ tools:
   pipes: {{mcp: {{command: {EVERYTHING}}}, domain: d}}
 """
     async with serving(tmp_path, 0, text) as on:
-        direct = await checks(everything_url)
+        endpoint = f"{on.gateway.listen}/seawall/mcp/http"
+        direct, through = await side_by_side(everything_url, endpoint, "active")
         assert sum(passed for passed, _ in direct.values()) >= 39
-        through = await checks(f"{on.gateway.listen}/seawall/mcp/http")
         assert through == direct
-        pending = await checks(everything_url, "pending")
-        assert await checks(f"{on.gateway.listen}/seawall/mcp/http", "pending") == pending
-        piped = await checks(f"{on.gateway.listen}/seawall/mcp/pipes")
+        pending, through = await side_by_side(everything_url, endpoint, "pending")
+        assert through == pending
+        piped = await checks(f"{on.gateway.listen}/seawall/mcp/pipes", "active")
         assert {name for name, (_, failed) in piped.items() if failed} == set()
         assert piped.keys() == direct.keys()
 
