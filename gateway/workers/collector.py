@@ -16,7 +16,7 @@ from gateway.clock import Clock
 
 __all__ = ["Collector", "tune"]
 
-_YOUNG, _MIDDLE, _NEVER = 2_500, 1, 1_000_000_000
+_YOUNG, _NEVER = 7_500, 1_000_000_000
 _FEW_RUNS = 200
 _AT_LATEST_S = 1_800.0
 
@@ -24,12 +24,12 @@ _AT_LATEST_S = 1_800.0
 def tune() -> None:
     """Set the collector up for a gateway that has just started: what is there stays, old objects are left to `Collector`.
 
-    Each object is looked at once or twice, and a look covers three times `_YOUNG` objects at most: a few milliseconds on a
-    slow machine. Python's own settings come back to old ones again and again, which costs a tenth of a call's time.
+    Each object that stays is looked at once, and a look covers `_YOUNG` objects: a few milliseconds on a slow machine. That is
+    more than 64 writes under way hold together, or each wave of them would be looked at and found alive, a tenth of their time.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG, _MIDDLE, _NEVER)
+    gc.set_threshold(_YOUNG, _NEVER, _NEVER)
 
 
 class Collector:
