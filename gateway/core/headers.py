@@ -165,6 +165,9 @@ def answer_head(status: int, headers: Headers) -> AnswerHead:
         for name, (_, value) in zip(names, headers, strict=True)
     ):
         problem = "a transfer coding other than chunked"
+    if b"".join(names).translate(None, _TOKEN):
+        # aiohttp lets a space behind the names of fields pass that matter to it, such as Connection (RFC 9112 section 5.1).
+        problem = "a header field whose name HTTP does not allow"
     values = b"".join(map(_VALUE, headers))
     if values.count(b"\r") or values.count(b"\n") or values.count(b"\0"):
         problem = "a header field with a line break or NUL in it"

@@ -303,6 +303,8 @@ async def test_a_truncated_answer_is_never_taken_for_a_whole_one(
         b"HTTP/1.1 200 OK\r\nX" + b"x" * 100_000 + b": 1\r\n\r\n",
         b"HTTP/1.1 200 OK\r\n" + b"X: 1\r\n" * 1000 + b"\r\n",
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nConnection : x-a\r\nX-A: 1\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding : gzip\r\n\r\nabc",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
     ],
 )
