@@ -480,6 +480,32 @@ async def test_no_answer_reaches_another_call_whatever_is_cancelled(origin: Orig
     assert good > 200
 
 
+async def test_calls_that_time_out_leave_room_for_as_many_as_come(origin: Origin, egress: Egress) -> None:
+    """aio-libs/aiohttp#9670: after timeouts, callers waited for ever for connections that nobody held.
+
+    The pools have no bound of their own, so nobody waits there: admission decides, further out.
+    """
+    tool = make_tool("127.0.0.1", origin.port)
+    hasty = Timings(20, 0.001, 20, 20)
+    origin.default = Hang()
+    for _ in range(20):
+        outcomes = await asyncio.gather(*(egress.send(tool, get(), hasty) for _ in range(25)))
+        assert {broken(outcome)[0] for outcome in outcomes} == {Fault.TIMEOUT}
+    here, all_here = 0, asyncio.Event()
+
+    async def wait_for_all(exchange: Exchange) -> None:
+        nonlocal here
+        here += 1
+        if here == 200:
+            all_here.set()
+        await all_here.wait()
+        await exchange.answer(200, b"in")
+
+    origin.default = wait_for_all
+    replies = await asyncio.gather(*(egress.send(tool, get(), LONG) for _ in range(200)))
+    assert [await read(answered(reply)) for reply in replies] == [b"in"] * 200
+
+
 async def test_an_ipv6_tool_is_reached(egress: Egress) -> None:
     if not _has_ipv6():
         return
