@@ -316,6 +316,27 @@ async def test_an_answer_that_is_no_answer(origin: Origin, egress: Egress, garba
     assert dispatched in (Dispatched.YES, Dispatched.MAYBE)
 
 
+@pytest.mark.parametrize("request_", [get(), post()])
+async def test_chunks_that_the_parser_does_not_take_off_are_no_body(
+    origin: Origin, spool: Spool, request_: Request
+) -> None:
+    """aiohttp reads `chunked` with a tab behind it as no coding, and the chunks themselves as the body. Its own client hides
+    which it was, so the second backend passes them on."""
+    egress = DirectEgress(spool)
+    origin.default = Raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\t\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
+    outcome = await egress.send(make_tool("127.0.0.1", origin.port), request_, LONG)
+    assert broken(outcome) == (Fault.PROTOCOL, Dispatched.YES)
+    await egress.close()
+
+
+@pytest.mark.parametrize("head", [b"200 OK", b"204 No", b"304 No"])
+async def test_a_coding_of_a_body_that_is_not_sent_is_no_fault(origin: Origin, egress: Egress, head: bytes) -> None:
+    """RFC 9112 section 6.1: it may be named in the answer to HEAD, and in a 304."""
+    origin.default = Raw(b"HTTP/1.1 %b\r\nTransfer-Encoding: chunked\r\n\r\n" % head)
+    reply = answered(await egress.send(make_tool("127.0.0.1", origin.port), Request("HEAD", b"/x", ()), LONG))
+    assert await read(reply) == b""
+
+
 @pytest.mark.parametrize("how", ["close", "reset"])
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "POST", "HEAD"])
 async def test_a_dropped_call_is_dispatched_once(origin: Origin, egress: Egress, method: str, how: str) -> None:

@@ -32,13 +32,15 @@ TOKENS = (
 
 
 class Received(NamedTuple):
-    """What became of an answer: status, raw fields and body, all None where it broke, and whether the connection is kept."""
+    """What became of an answer: status, raw fields and body, all None where it broke, whether the connection is kept, and
+    what makes the answer unusable though it is well-formed."""
 
     status: int | None
     reason: bytes
     headers: Headers
     body: bytes | None
     is_reusable: bool
+    problem: str = ""
     error: type[ExchangeError] | None = None
 
 
@@ -47,7 +49,7 @@ def check(data: bytes) -> None:
     for method in ("GET", "HEAD"):
         whole = run(received(data, [], method))
         other = read_answer(data, method)
-        if other is not None and whole.status is not None:
+        if other is not None and whole.status is not None and not whole.problem:
             answer, left = other
             assert (whole.status, whole.body) == (answer.status, answer.body), (whole, answer)
             assert not (whole.is_reusable and left.strip(b"\r\n"))
@@ -63,9 +65,9 @@ def _passed_on(said: Received, method: str) -> None:
     """What reaches the agent is what was taken from the tool, with a body at hand and with one still on its way."""
     assert said.status is not None
     assert said.body is not None
-    head = answer_head(said.status, said.headers)
-    if head.problem:
+    if said.problem:
         return
+    head = answer_head(said.status, said.headers)
     kept = [field for field in lowered(head.fields) if field[0] != b"content-length"]
     for body in (BytesBody(said.body), Pieces((said.body[:2], said.body[2:]))):
         answer = OutgoingResponse(status=said.status, headers=head.fields, body=body, reason=said.reason)
@@ -126,7 +128,8 @@ async def received(data: bytes, cuts: list[int], method: str = "GET") -> Receive
             raise error
         assert exchange.has_ended()
     except ExchangeError as error:
-        return Received(None, b"", (), None, False, type(error))
+        return Received(None, b"", (), None, False, error=type(error))
     body = content.read_nowait()
     reason = message.reason.encode("utf-8", "surrogateescape")
-    return Received(message.code, reason, message.raw_headers, body, is_reusable)
+    problem = answer_head(message.code, message.raw_headers, message.chunked).problem
+    return Received(message.code, reason, message.raw_headers, body, is_reusable, problem)
