@@ -14,9 +14,11 @@ RUNS ?= 1000
 KILLS ?= 82
 SEEDS ?= 5
 OUT ?= docs/storms
+SEED ?= 1
+TARGETS ?= answers bodies chunks paths requests
 JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 
-.PHONY: setup demo test check clients suites peers k8s containers image dist bench chaos storm docs lock clean help
+.PHONY: setup demo test check clients suites fuzz peers k8s containers image dist bench chaos storm docs lock clean help
 
 help: ## Show what each target does
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -62,11 +64,19 @@ $(CLIENTS): $(STAMP) tests/mcp/environments/langgraph.txt tests/mcp/npm/package-
 
 suites: $(SUITES) ## Install the suites of other people that tests/suites drives
 
-$(SUITES): $(STAMP) tests/suites/requirements.txt tests/suites/npm/package-lock.json
+$(SUITES): $(STAMP) tests/suites/requirements.txt tests/suites/npm/package-lock.json tests/fuzz/requirements.txt
 	$(PYTHON) -m venv --clear .suites/python
 	.suites/python/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/suites/requirements.txt
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/npm ci --loglevel error --no-fund --no-audit --prefix tests/suites/npm
+	rm -rf .suites/fuzz
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --target .suites/fuzz -r tests/fuzz/requirements.txt
 	@touch $(SUITES)
+
+fuzz: $(SUITES) ## Look for inputs that break the wire, led by what they reach (RUNS=100000 for each of TARGETS="requests paths", SEED=1)
+	for target in $(TARGETS); do \
+	  PYTHONHASHSEED=0 nice $(BIN)/python -m tests.fuzz $$target --seed $(SEED) --out .suites/found/$$target \
+	    --runs $(if $(filter command environment,$(firstword $(origin RUNS))),$(RUNS),100000) || exit 1; \
+	done
 
 check: $(STAMP) ## Lint, types, import contracts, generated files fresh
 	$(BIN)/ruff check .

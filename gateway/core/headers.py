@@ -156,15 +156,25 @@ UNASKED = "101 Switching Protocols, which nobody asked for"
 """The one problem of a head that is none where somebody has asked."""
 
 
-def answer_head(status: int, headers: Headers) -> AnswerHead:
-    """Return what is to be known of an answer's head."""
+def answer_head(status: int, headers: Headers, is_chunked: bool = True) -> AnswerHead:
+    """Return what is to be known of an answer's head.
+
+    `is_chunked`: whether the parser takes the body out of chunks, if one is announced. aiohttp's does not where a tab stands
+    behind the coding's name, and would hand on the chunks themselves.
+    """
     names = lower_names(headers)
     problem = ""
-    if b"transfer-encoding" in names and any(
-        name == b"transfer-encoding" and value.strip().lower() != b"chunked"
-        for name, (_, value) in zip(names, headers, strict=True)
+    if b"transfer-encoding" in names and (
+        not is_chunked
+        or any(
+            name == b"transfer-encoding" and value.strip().lower() != b"chunked"
+            for name, (_, value) in zip(names, headers, strict=True)
+        )
     ):
         problem = "a transfer coding other than chunked"
+    if b"".join(names).translate(None, _TOKEN):
+        # aiohttp lets a space behind the names of fields pass that matter to it, such as Connection (RFC 9112 section 5.1).
+        problem = "a header field whose name HTTP does not allow"
     values = b"".join(map(_VALUE, headers))
     if values.count(b"\r") or values.count(b"\n") or values.count(b"\0"):
         problem = "a header field with a line break or NUL in it"

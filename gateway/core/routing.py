@@ -8,18 +8,22 @@ A path that a tool's server may read otherwise than we do (dot segments, encoded
 backslashes, control bytes, broken escapes) could dress a pivot as a read. Against a tool that declares operations such a
 path is refused, never guessed at.
 
+Many servers are laxer still: they take no notice of capitals, of `;parameters`, or of a slash or an ending such as `.json`
+at the end of a path. A path that such a server could take for an operation which asks for more care than the one that fits
+as it is written is refused, too: `/v1/Payouts` is no `/v1/{id}`. Where nothing asks for more care, nothing is refused.
+
 Source: RFC 3986 section 3.3 and 6.2.2; RFC 9110 section 9.2.1 (safe methods), section 9.3.2 (HEAD follows GET).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, unquote_plus
 
-from gateway.core.manifest import Tier
+from gateway.core.manifest import ApprovalPolicy, Tier
 from gateway.core.tool import AmbiguousPath, Match, Operation
 
 __all__ = ["METHOD", "SAFE_METHODS", "Matcher", "Pattern", "PatternError", "normalised_segments", "parse_pattern"]
@@ -37,6 +41,8 @@ _PLAIN = re.compile(r"(?:/[A-Za-z0-9_~!$&'()*+,;=:@-][A-Za-z0-9._~!$&'()*+,;=:@-
 """No escapes, no empty segment, none that begins with a dot: nothing to look into, which is how most paths are."""
 
 _CARE: Final = (Tier.PIVOT, Tier.COMPENSABLE, Tier.REVERSIBLE, Tier.UNMANAGED, Tier.READ)
+_PARAMETER = re.compile(r"(?:;|%3B).*", re.DOTALL)
+_ENDING = re.compile(r"\.[A-Za-z0-9]{1,5}\Z")
 
 
 class PatternError(ValueError):
@@ -123,9 +129,17 @@ def _decode_unreserved(found: re.Match[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
+    """`is_mistakable`: among those with as many segments one asks for more care, so what fits a hole is looked at twice."""
+
     pattern: Pattern
     found: Operation
     reason: str
+    is_mistakable: bool
+
+
+_Key = tuple[str | None, ...]
+_Index = Mapping[tuple[str, int], Sequence[tuple[tuple[int, ...], Mapping[_Key, Sequence[_Candidate]]]]]
+"""By method and number of segments; then by which of them are holes, literals first; then by the literals."""
 
 
 class Matcher:
@@ -137,7 +151,7 @@ class Matcher:
         has_prefix: the upstream has a path prefix that no call may climb out of.
     """
 
-    __slots__ = ("_by_shape", "_has_prefix", "_is_managed", "_read", "_write")
+    __slots__ = ("_has_prefix", "_index", "_is_managed", "_is_read_mistakable", "_lax_index", "_read", "_write")
 
     def __init__(
         self,
@@ -150,19 +164,13 @@ class Matcher:
         self._has_prefix = has_prefix
         self._read = Match(undeclared_read[0], {}, undeclared_read[1])
         self._write = Match(undeclared_write[0], {}, undeclared_write[1])
-        shapes: dict[tuple[str, int], dict[tuple[int, ...], dict[tuple[str | None, ...], list[_Candidate]]]] = {}
-        for pattern, operation, reason in declared:
-            by_holes = shapes.setdefault((pattern.method, len(pattern.segments)), {})
-            by_literals = by_holes.setdefault(tuple(pattern.holes), {})
-            by_literals.setdefault(pattern.segments, []).append(_Candidate(pattern, operation, reason))
-        self._by_shape = {
-            shape: sorted(by_holes.items(), key=lambda item: _holes_mask(item[0], shape[1]))
-            for shape, by_holes in shapes.items()
-        }
-        for masks in self._by_shape.values():
-            for _, by_literals in masks:
-                for candidates in by_literals.values():
-                    candidates.sort(key=lambda one: (-len(one.pattern.query), _CARE.index(one.found.tier)))
+        candidates = _candidates(declared)
+        self._index = _index((one.pattern.segments, one) for one in candidates)
+        self._lax_index = _index((_lax(one.pattern.segments), one) for one in candidates)
+        self._is_read_mistakable = any(
+            pattern.method in SAFE_METHODS and _asks_more(operation, undeclared_read[0])
+            for pattern, operation, _ in declared
+        )
 
     def __call__(self, method: str, target: str) -> Match:
         """Return the operation of a raw target (path and query below the tool's name).
@@ -175,12 +183,18 @@ class Matcher:
         if not self._is_managed:
             return self._read if method in SAFE_METHODS else self._write
         segments = normalised_segments(path)
-        found = self._find(method, segments, query)
+        found = _find(self._index, method, segments, query)
         if found is None and method == "HEAD":
-            found = self._find("GET", segments, query)
+            found = _find(self._index, "GET", segments, query)
         if found is not None:
-            return found
-        return self._read if method in SAFE_METHODS else self._write
+            if found.is_mistakable:
+                self._refuse_mistakable(method, segments, query, found.found)
+            return Match(found.found, _params(found.pattern, segments), found.reason)
+        if method not in SAFE_METHODS:
+            return self._write
+        if self._is_read_mistakable:
+            self._refuse_mistakable(method, segments, query, self._read.operation)
+        return self._read
 
     def _refuse_unclear(self, path: str) -> None:
         if _PLAIN.fullmatch(path):
@@ -193,23 +207,82 @@ class Matcher:
                 "it as another operation; send it without"
             )
 
-    def _find(self, method: str, segments: list[str], query: str) -> Match | None:
-        for holes, by_literals in self._by_shape.get((method, len(segments)), ()):
-            key: tuple[str | None, ...] = tuple(segments)
-            if holes:
-                masked: list[str | None] = list(segments)
-                for position in holes:
-                    masked[position] = None
-                key = tuple(masked)
-                if any(not segments[position] for position in holes):
-                    continue
-            candidates = by_literals.get(key)
-            if candidates is None:
+    def _refuse_mistakable(self, method: str, segments: list[str], query: str, found: Operation) -> None:
+        lax = _lax(segments)
+        for reading in (lax, (*lax[:-1], _ENDING.sub("", lax[-1] or ""))):
+            for verb in ("HEAD", "GET") if method == "HEAD" else (method,):
+                other = _find(self._lax_index, verb, reading, query)
+                if other is not None and _asks_more(other.found, found):
+                    raise AmbiguousPath(
+                        f"the tool could read the path as that of `{other.found.name}`, which asks for more care: send it "
+                        "as it is declared, without capitals, `;parameters`, or a slash or ending behind it"
+                    )
+
+
+def _candidates(declared: Sequence[tuple[Pattern, Operation, str]]) -> list[_Candidate]:
+    tiers: dict[tuple[str, int], int] = {}
+    guards: dict[tuple[str, int], bool] = {}
+    shapes = [(pattern.method, len(_lax(pattern.segments))) for pattern, _, _ in declared]
+    for shape, (_, operation, _) in zip(shapes, declared, strict=True):
+        tier, is_guarded = _care(operation)
+        tiers[shape] = min(tier, tiers.get(shape, tier))
+        guards[shape] = is_guarded or guards.get(shape, False)
+    return [
+        _Candidate(
+            pattern, operation, reason, bool(pattern.holes) and (tiers[shape], guards[shape]) != _care(operation)
+        )
+        for shape, (pattern, operation, reason) in zip(shapes, declared, strict=True)
+    ]
+
+
+def _asks_more(one: Operation, other: Operation) -> bool:
+    (tier, is_guarded), (other_tier, is_other_guarded) = _care(one), _care(other)
+    return tier < other_tier or (is_guarded and not is_other_guarded)
+
+
+def _care(operation: Operation) -> tuple[int, bool]:
+    """Return the tier, less for more care, and whether something stands guard."""
+    return _CARE.index(operation.tier), operation.approval is ApprovalPolicy.REQUIRED or bool(operation.gates)
+
+
+def _lax(segments: Sequence[str | None]) -> _Key:
+    """Return segments as the laxest servers read them: small letters, no parameters, no slash at the end."""
+    lax = [None if one is None else _PARAMETER.sub("", one).lower() for one in segments]
+    return tuple(lax[:-1] if len(lax) > 1 and lax[-1] == "" else lax)
+
+
+def _index(keyed: Iterable[tuple[_Key, _Candidate]]) -> _Index:
+    shapes: dict[tuple[str, int], dict[tuple[int, ...], dict[_Key, list[_Candidate]]]] = {}
+    for key, candidate in keyed:
+        by_holes = shapes.setdefault((candidate.pattern.method, len(key)), {})
+        by_holes.setdefault(tuple(candidate.pattern.holes), {}).setdefault(key, []).append(candidate)
+    for by_holes in shapes.values():
+        for by_literals in by_holes.values():
+            for candidates in by_literals.values():
+                candidates.sort(key=lambda one: (-len(one.pattern.query), _CARE.index(one.found.tier)))
+    return {
+        shape: sorted(by_holes.items(), key=lambda item: _holes_mask(item[0], shape[1]))
+        for shape, by_holes in shapes.items()
+    }
+
+
+def _find(index: _Index, method: str, segments: Sequence[str | None], query: str) -> _Candidate | None:
+    for holes, by_literals in index.get((method, len(segments)), ()):
+        key = tuple(segments)
+        if holes:
+            masked = list(segments)
+            for position in holes:
+                masked[position] = None
+            key = tuple(masked)
+            if any(not segments[position] for position in holes):
                 continue
-            for candidate in candidates:
-                if not candidate.pattern.query or _has_all(candidate.pattern.query, query):
-                    return Match(candidate.found, _params(candidate.pattern, segments), candidate.reason)
-        return None
+        candidates = by_literals.get(key)
+        if candidates is None:
+            continue
+        for candidate in candidates:
+            if not candidate.pattern.query or _has_all(candidate.pattern.query, query):
+                return candidate
+    return None
 
 
 def _holes_mask(holes: tuple[int, ...], count: int) -> tuple[bool, ...]:

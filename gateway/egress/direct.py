@@ -129,7 +129,7 @@ class DirectEgress:
     ) -> Reply | Broken:
         content = exchange.content
         assert content is not None
-        head = answer_head(message.code, message.raw_headers)
+        head = answer_head(message.code, message.raw_headers, message.chunked)
         if head.problem is UNASKED and request.upgrade:
             return self._switched(tool, request, connection, message.raw_headers)
         if head.problem:

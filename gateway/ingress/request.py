@@ -77,7 +77,8 @@ class IncomingRequest:
         self._connection = connection
         self._content = content
         self.method: str = message.method
-        self.target: bytes = message.path.encode("utf-8", "surrogateescape")
+        # aiohttp has none where CONNECT names nothing; no version is named then, either, which is what the front refuses.
+        self.target: bytes = (message.path or "").encode("utf-8", "surrogateescape")
         self.headers: Headers = message.raw_headers
         self.version = message.version
         self.wants_websocket = message.upgrade and asks_for_websocket(message)

@@ -258,6 +258,23 @@ class TestLateResults:
         assert refusal_of(breaker, 101.0).reason is Reason.CANARY_OUT
         assert breaker.settle(second, OK, 102.0, 2.0)[0].cause is Cause.HEALED
 
+    def test_slow_answers_of_an_earlier_era_say_nothing_about_this_one(self) -> None:
+        """Regression: envoyproxy/envoy#11579, where samples from before the window skewed the latency that it measured."""
+        breaker = Breaker(BreakerSettings(slow_after=1.0, minimum=3))
+        early = [permit_of(breaker, 0.0) for _ in range(10)]
+        run(breaker, DOWN, DOWN, DOWN)
+        run(breaker, OK, now=30.0)
+        assert [breaker.settle(permit, OK, 31.0, 31.0) for permit in early] == [()] * 10
+        assert breaker.statistics(31.0).slow == 0
+        assert run(breaker, OK, OK, OK, now=31.0) == []
+
+    def test_slow_answers_beyond_the_maximum_age_no_longer_count(self) -> None:
+        """Regression: envoyproxy/envoy#11579 again: a brown-out that is over is no part of what is measured now."""
+        breaker = Breaker(BreakerSettings(slow_after=1.0, minimum=10, max_age=60))
+        run(breaker, *[OK] * 9, now=0.0, elapsed_s=5.0)
+        assert run(breaker, *[OK] * 9, now=100.0, elapsed_s=5.0) == []
+        assert breaker.statistics(100.0).slow == 9
+
     def test_a_permit_is_settled_once(self) -> None:
         """Regression: resilience4j/resilience4j#1569, a double release after an error on completion."""
         breaker = Breaker(BreakerSettings())

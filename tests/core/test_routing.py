@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core import routing
-from gateway.core.manifest import Tier, TimeoutSettings
+from gateway.core.manifest import ApprovalPolicy, Tier, TimeoutSettings
 from gateway.core.routing import Matcher, PatternError, normalised_segments, parse_pattern
 from gateway.core.tool import AmbiguousPath, Operation
 
@@ -104,6 +105,58 @@ def test_a_path_that_servers_read_differently_is_refused(target: str) -> None:
     """A GET on such a path would pass as a read here and reach a declared pivot there."""
     with pytest.raises(AmbiguousPath):
         matcher("GET /v1/payouts")("GET", target)
+
+
+CAREFUL = {"GET /v1/payouts": Tier.PIVOT, "POST /{v}/{id}": Tier.REVERSIBLE, "POST /v1/payouts": Tier.PIVOT}
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/Payouts", "/V1/payouts", "/v1/payouts;v=1", "/v1;v=1/payouts", "/v1/payouts%3bx", "/v1/payouts.json"]
+)
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+def test_a_path_that_lax_servers_take_for_a_more_careful_operation_is_refused(method: str, path: str) -> None:
+    """Express and IIS know no capitals, Tomcat drops parameters, Rails takes an ending for a format."""
+    with pytest.raises(AmbiguousPath, match=r"`\w+ /v1/payouts`, which asks for more care"):
+        matcher(*CAREFUL, tiers=CAREFUL)(method, path)
+
+
+def test_a_slash_behind_a_path_does_not_make_it_less_careful() -> None:
+    """Rails and Express take no notice of it; to us it is an empty segment, which no hole takes."""
+    match = matcher(*CAREFUL, tiers=CAREFUL)
+    with pytest.raises(AmbiguousPath, match="asks for more care"):
+        match("GET", "/v1/payouts/")
+    assert match("POST", "/v1/payouts/").operation.tier is Tier.PIVOT
+    with_slash = {"POST /v1/{id}/": Tier.REVERSIBLE, "POST /v1/payouts": Tier.PIVOT}
+    with pytest.raises(AmbiguousPath, match="asks for more care"):
+        matcher(*with_slash, tiers=with_slash)("POST", "/v1/payouts/")
+
+
+def test_a_guard_is_not_got_around_by_a_hole_of_the_same_tier() -> None:
+    guarded = replace(operation("payout"), approval=ApprovalPolicy.REQUIRED)
+    declared = [(parse_pattern("POST /v1/{id}"), operation("other"), ""), (parse_pattern("POST /v1/x"), guarded, "")]
+    match = Matcher(declared, (operation("read", Tier.READ), ""), (guarded, ""), has_prefix=False)
+    assert match("POST", "/v1/x").operation is guarded
+    assert match("POST", "/v1/y").operation.name == "other"
+    with pytest.raises(AmbiguousPath, match="asks for more care"):
+        match("POST", "/v1/X")
+
+
+def test_a_lax_reading_that_asks_for_no_more_care_refuses_nothing() -> None:
+    """Ids hold capitals, full stops and semicolons, and an operation may be declared in any spelling that the tool has."""
+    tiers = {
+        "GET /v1/{id}": Tier.READ,
+        "GET /v1/things": Tier.READ,
+        "POST /v1/{id}": Tier.PIVOT,
+        "POST /v1/x": Tier.READ,
+    }
+    match = matcher(*tiers, tiers=tiers)
+    for path in ("/v1/Things", "/v1/things;v=1", "/v1/report.pdf", "/v1/Ab;c"):
+        assert match("GET", path).operation.name == "GET /v1/{id}"
+    assert match("GET", "/v1/things/").operation.name == "read"
+    assert match("POST", "/v1/X").operation.name == "POST /v1/{id}"
+    spelt = {"GET /v1/{id}": Tier.READ, "GET /v1/pay": Tier.PIVOT, "GET /v1/Pay": Tier.READ}
+    assert matcher(*spelt, tiers=spelt)("GET", "/v1/Pay").operation.name == "GET /v1/Pay"
+    assert matcher(*CAREFUL, tiers=CAREFUL)("POST", "/v1/7.5").params == {"v": "v1", "id": "7.5"}
 
 
 def test_an_unmanaged_tool_takes_any_path_unless_it_leaves_the_prefix() -> None:

@@ -303,6 +303,8 @@ async def test_a_truncated_answer_is_never_taken_for_a_whole_one(
         b"HTTP/1.1 200 OK\r\nX" + b"x" * 100_000 + b": 1\r\n\r\n",
         b"HTTP/1.1 200 OK\r\n" + b"X: 1\r\n" * 1000 + b"\r\n",
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nConnection : x-a\r\nX-A: 1\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding : gzip\r\n\r\nabc",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
     ],
 )
@@ -312,6 +314,27 @@ async def test_an_answer_that_is_no_answer(origin: Origin, egress: Egress, garba
     fault, dispatched = broken(outcome)
     assert fault is Fault.PROTOCOL
     assert dispatched in (Dispatched.YES, Dispatched.MAYBE)
+
+
+@pytest.mark.parametrize("request_", [get(), post()])
+async def test_chunks_that_the_parser_does_not_take_off_are_no_body(
+    origin: Origin, spool: Spool, request_: Request
+) -> None:
+    """aiohttp reads `chunked` with a tab behind it as no coding, and the chunks themselves as the body. Its own client hides
+    which it was, so the second backend passes them on."""
+    egress = DirectEgress(spool)
+    origin.default = Raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\t\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
+    outcome = await egress.send(make_tool("127.0.0.1", origin.port), request_, LONG)
+    assert broken(outcome) == (Fault.PROTOCOL, Dispatched.YES)
+    await egress.close()
+
+
+@pytest.mark.parametrize("head", [b"200 OK", b"204 No", b"304 No"])
+async def test_a_coding_of_a_body_that_is_not_sent_is_no_fault(origin: Origin, egress: Egress, head: bytes) -> None:
+    """RFC 9112 section 6.1: it may be named in the answer to HEAD, and in a 304."""
+    origin.default = Raw(b"HTTP/1.1 %b\r\nTransfer-Encoding: chunked\r\n\r\n" % head)
+    reply = answered(await egress.send(make_tool("127.0.0.1", origin.port), Request("HEAD", b"/x", ()), LONG))
+    assert await read(reply) == b""
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
@@ -476,6 +499,32 @@ async def test_no_answer_reaches_another_call_whatever_is_cancelled(origin: Orig
         results = await asyncio.gather(*(perhaps_cancelled(start + offset) for offset in range(20)))
         good += sum(results)
     assert good > 200
+
+
+async def test_calls_that_time_out_leave_room_for_as_many_as_come(origin: Origin, egress: Egress) -> None:
+    """aio-libs/aiohttp#9670: after timeouts, callers waited for ever for connections that nobody held.
+
+    The pools have no bound of their own, so nobody waits there: admission decides, further out.
+    """
+    tool = make_tool("127.0.0.1", origin.port)
+    hasty = Timings(20, 0.001, 20, 20)
+    origin.default = Hang()
+    for _ in range(20):
+        outcomes = await asyncio.gather(*(egress.send(tool, get(), hasty) for _ in range(25)))
+        assert {broken(outcome)[0] for outcome in outcomes} == {Fault.TIMEOUT}
+    here, all_here = 0, asyncio.Event()
+
+    async def wait_for_all(exchange: Exchange) -> None:
+        nonlocal here
+        here += 1
+        if here == 200:
+            all_here.set()
+        await all_here.wait()
+        await exchange.answer(200, b"in")
+
+    origin.default = wait_for_all
+    replies = await asyncio.gather(*(egress.send(tool, get(), LONG) for _ in range(200)))
+    assert [await read(answered(reply)) for reply in replies] == [b"in"] * 200
 
 
 async def test_an_ipv6_tool_is_reached(egress: Egress) -> None:

@@ -52,6 +52,7 @@ CLOSED = {
     "a version of two digits (9112 2.3)": (b"GET / HTTP/10.1\r\n" + H + b"\r\n", 400),
     "a version of letters (9112 2.3)": (b"GET / HTTP/abc\r\n" + H + b"\r\n", 400),
     "no version (9112 3)": (b"GET /\r\n" + H + b"\r\n", 400),
+    "no target and no version (9112 3)": (b"CONNECT \r\n" + H + b"\r\n", 400),
     "a space before the colon (9112 5.1)": (b"GET / HTTP/1.1\r\n" + H + b"X : 1\r\n\r\n", 400),
     "a folded line (9112 5.2)": (b"GET / HTTP/1.1\r\n" + H + b"X: 1\r\n 2\r\n\r\n", 400),
     "a NUL in a value (9110 5.5)": (b"GET / HTTP/1.1\r\n" + H + b"X: a\0b\r\n\r\n", 400),
