@@ -51,6 +51,20 @@ class Refusal:
     directive: Directive | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
 
+    def advised(self, directive: Directive, explain: Mapping[str, object]) -> Refusal:
+        """Return the same refusal with what a policy says that the run should do next, and why (`explain`)."""
+        return Refusal(
+            code=self.code,
+            detail=self.detail,
+            retry_after_ms=self.retry_after_ms,
+            dispatched=self.dispatched,
+            retryable=self.retryable,
+            dependency=self.dependency,
+            location=self.location,
+            directive=directive,
+            extra={**self.extra, "explain": explain},
+        )
+
 
 @frozen(kw_only=False)
 class Success:
