@@ -15,7 +15,7 @@ from gateway.core.codes import Code
 from gateway.core.message import BytesBody
 from gateway.core.outcome import Refusal
 from gateway.core.problem import problem
-from gateway.core.tokens import Scope, Tokens, presented, without_token
+from gateway.core.tokens import Entry, Scope, Tokens, presented, without_token
 from gateway.core.value import frozen
 from gateway.ingress.http import IncomingRequest, OutgoingResponse
 
@@ -52,6 +52,7 @@ class Door:
 
     Args:
         tokens: returns those in force, or None where none are in use.
+        inner_at_once: what `at_once` passes a request on to.
     """
 
     def __init__(
@@ -60,8 +61,10 @@ class Door:
         tokens: Callable[[], Tokens | None],
         clock: Clock,
         refused: Callable[[Code], None],
+        inner_at_once: Callable[[IncomingRequest], OutgoingResponse | None] = lambda request: None,
     ) -> None:
         self._inner = inner
+        self._inner_at_once = inner_at_once
         self._tokens = tokens
         self._clock = clock
         self._refused = refused
@@ -71,17 +74,38 @@ class Door:
         tokens = self._tokens()
         return self._inner(request) if tokens is None else self._admitted(request, tokens)
 
+    def at_once(self, request: IncomingRequest) -> OutgoingResponse | None:
+        """Answer a request that nobody has to wait for; None where it takes more, or a token is missing or no good.
+
+        Whoever is told None asks `__call__`, which finds on the request the token that was looked at here.
+        """
+        tokens = self._tokens()
+        if tokens is not None and request.token is None:
+            text = presented(request.headers)
+            entry = tokens.holder(text, self._clock.at())
+            if entry is None or entry.scope is not Scope.AGENT:
+                return None
+            self._let_in(request, entry, text)
+        return self._inner_at_once(request)
+
     async def _admitted(self, request: IncomingRequest, tokens: Tokens) -> OutgoingResponse:
-        text = presented(request.headers)
-        entry = tokens.holder(text, self._clock.at())
-        if entry is None or entry.scope is not Scope.AGENT:
+        if request.token is None:
+            text = presented(request.headers)
+            entry = tokens.holder(text, self._clock.at())
+            if entry is None or entry.scope is not Scope.AGENT:
+                self._refused(Code.UNAUTHENTICATED)
+                return _refusal(request, text is not None)
+            self._let_in(request, entry, text)
+        elif not tokens.is_good(request.token, self._clock.at()):
             self._refused(Code.UNAUTHENTICATED)
-            return _refusal(request, text is not None)
+            return _refusal(request, has_token=True)
+        return await self._inner(request)
+
+    def _let_in(self, request: IncomingRequest, entry: Entry, text: str | None) -> None:
         request.token = entry
         if request.wants_websocket:
             request.is_welcome = lambda: self._is_still_good(text)
         request.replace_headers(without_token(request.headers))
-        return await self._inner(request)
 
     def _is_still_good(self, text: str | None) -> bool:
         tokens = self._tokens()

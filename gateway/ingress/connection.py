@@ -57,6 +57,10 @@ class Server(Protocol):
     async def serve(self, request: IncomingRequest, connection: AgentConnection) -> bool:
         """Answer a request; return whether the connection may serve another."""
 
+    def answer_at_once(self, request: IncomingRequest, connection: AgentConnection) -> bool | None:
+        """Answer a request that nobody has to wait for; return whether the connection may serve another. None: it has to be
+        served, and nothing was done."""
+
     async def refuse_malformed(self, error: Exception, connection: AgentConnection) -> None:
         """Answer what is no request."""
 
@@ -323,7 +327,20 @@ class AgentConnection(BaseProtocol):
         if isinstance(item, Exception):
             self._task = self._loop.create_task(self._refuse(item))
             return
-        self._task = self._loop.create_task(self._serve(*item))
+        message, content = item
+        self._request = request = IncomingRequest(message, content, self)
+        # Not with others behind it: so many answers in one pass of the loop would hold up everybody else's.
+        is_kept = None if self._queue or not content.is_eof() else self._server.answer_at_once(request, self)
+        if is_kept is None:
+            self._task = self._loop.create_task(self._serve(request, content))
+            self._consumed()
+        else:
+            self._consumed()
+            self._request = None
+            self._served(content, is_kept=is_kept)
+
+    def _consumed(self) -> None:
+        """A request was taken off the queue: the parser may go on with the next, the transport read more."""
         was_full = self._unconsumed >= PIPELINED
         self._unconsumed -= 1
         if self._parser is not None:
@@ -333,10 +350,9 @@ class AgentConnection(BaseProtocol):
         if self._buffer_paused and self._unconsumed < PIPELINED:
             self._resume_reading_for_buffer()
 
-    async def _serve(self, message: RawRequestMessage, content: StreamReader) -> None:
+    async def _serve(self, request: IncomingRequest, content: StreamReader) -> None:
         is_kept = False
         try:
-            self._request = request = IncomingRequest(message, content, self)
             is_kept = await self._server.serve(request, self)
         except ConnectionError:
             pass  # the agent has left

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
 from pathlib import Path
+from typing import cast
 from weakref import WeakKeyDictionary
 
 from aiohttp.http import HttpVersion, HttpVersion10, HttpVersion11
@@ -38,6 +39,7 @@ from gateway.core.headers import field_lines
 from gateway.core.message import Body, BytesBody, Headers
 from gateway.core.tokens import Entry
 from gateway.ingress.connection import HEAD_BYTES, AgentConnection, HeadTooLarge, Limits
+from gateway.ingress.refusing import Refusing
 from gateway.ingress.request import IncomingRequest, UploadBroken
 from gateway.ingress.unix import bind_unix
 from gateway.ingress.writer import ResponseWriter, write_body
@@ -80,6 +82,7 @@ class OutgoingResponse:
 Takeover = Callable[[asyncio.Transport, bytes], Awaitable[None]]
 Handler = Callable[[IncomingRequest], Awaitable[OutgoingResponse]]
 Refuse = Callable[[int, str], OutgoingResponse]
+AtOnce = Callable[[IncomingRequest], OutgoingResponse | None]
 
 
 def _plain_refusal(status: int, detail: str) -> OutgoingResponse:
@@ -94,6 +97,8 @@ class HttpFront:
         handler: answers a request. It is cancelled when the agent leaves. An exception from it is a bug: it is logged
             and answered with 500.
         refuse: words the refusals that the front gives itself: 400, 414, 417, 431, 500, 501, 505.
+        at_once: answers a request with bytes, without waiting for anything, or returns None and has done nothing; asked
+            before `handler` where `refusing` says that it may know an answer.
         line_bytes, field_bytes, fields: bounds of a request's head.
         keepalive_s: how long an idle connection is kept; also bounds a head that does not end.
         stalled_s: how long an upload may pause, and a reader take nothing.
@@ -104,6 +109,8 @@ class HttpFront:
         handler: Handler,
         *,
         refuse: Refuse = _plain_refusal,
+        at_once: AtOnce | None = None,
+        refusing: Refusing | None = None,
         line_bytes: int = LINE_BYTES,
         field_bytes: int = FIELD_BYTES,
         fields: int = FIELDS,
@@ -112,6 +119,8 @@ class HttpFront:
     ) -> None:
         self._handler = handler
         self._refuse = refuse
+        self._at_once = at_once
+        self._refusing = Refusing() if refusing is None else refusing
         self.limits = Limits(
             line_bytes=line_bytes,
             field_bytes=field_bytes,
@@ -238,6 +247,32 @@ class HttpFront:
             if not self._in_flight:
                 self._idle.set()
 
+    def answer_at_once(self, request: IncomingRequest, connection: AgentConnection) -> bool | None:
+        """Answer a request that nobody has to wait for; return whether the connection may serve another. For connections.
+
+        None where it has to be served: nothing was done then. So it is wherever anything is out of the ordinary, and while
+        an earlier answer has not left yet.
+        """
+        if not self._refusing or self._at_once is None or not self._refusing.is_meant(request.target):
+            return None
+        transport = connection.transport
+        if transport is None or transport.is_closing() or transport.get_write_buffer_size():
+            return None
+        if request.is_waiting_for_continue or request.wants_websocket or self._refusal(request) is not None:
+            return None
+        if self._handlers is not None and connection in self._handlers:
+            return None
+        try:
+            response = self._at_once(request)
+            if response is None:
+                return None
+            head, framing, is_kept = self._framed(request, response)
+        except Exception:
+            log.exception("a request could not be answered at once")
+            return None
+        transport.write(head if framing.is_bodiless else head + cast(BytesBody, response.body).data)
+        return is_kept
+
     async def refuse_malformed(self, error: Exception, connection: AgentConnection) -> None:
         """Answer what is no request. For connections.
 
@@ -319,16 +354,7 @@ class HttpFront:
     async def _write(self, writer: ResponseWriter, request: IncomingRequest, response: OutgoingResponse) -> bool:
         """Write head and body; return whether the connection may serve another request."""
         body = response.body
-        is_http_1_0 = request.version == HttpVersion10
-        framing = frame_answer(request.method, response.status, response.headers, body.size, is_http_1_0=is_http_1_0)
-        is_kept = (
-            request.is_kept_alive
-            and not self.is_draining
-            and not framing.ends_by_closing
-            and not request.is_waiting_for_continue
-            and b"connection" not in framing.names
-        )
-        head = self._head(response, framing, is_kept=is_kept, is_http_1_0=is_http_1_0)
+        head, framing, is_kept = self._framed(request, response)
         if framing.is_bodiless:
             writer.write(head)
         elif type(body) is BytesBody:
@@ -338,6 +364,20 @@ class HttpFront:
             await write_body(writer, body, framing)
         await writer.drain()
         return is_kept
+
+    def _framed(self, request: IncomingRequest, response: OutgoingResponse) -> tuple[bytes, Framing, bool]:
+        """Return an answer's head, its framing, and whether the connection may serve another request after it."""
+        body = response.body
+        is_http_1_0 = request.version == HttpVersion10
+        framing = frame_answer(request.method, response.status, response.headers, body.size, is_http_1_0=is_http_1_0)
+        is_kept = (
+            request.is_kept_alive
+            and not self.is_draining
+            and not framing.ends_by_closing
+            and not request.is_waiting_for_continue
+            and b"connection" not in framing.names
+        )
+        return self._head(response, framing, is_kept=is_kept, is_http_1_0=is_http_1_0), framing, is_kept
 
     def _head(
         self,

@@ -40,6 +40,7 @@ from gateway.egress.spool import Spool, SpoolFailed, TooLarge
 from gateway.ingress.caller import Caller, caller_of
 from gateway.ingress.forward import Forward, Traveller
 from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
+from gateway.ingress.refusing import Refusing
 from gateway.journal.trajectories import Trajectories
 from gateway.stages.flights import quarantined
 from gateway.telemetry import Telemetry
@@ -66,6 +67,9 @@ _NO_TRACE = b"0" * 32
 _METHODS = b"GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE"
 _NEVER_PASSED = frozenset({"TRACE", "CONNECT"})
 """TRACE would echo credentials (RFC 9110 section 9.3.8); CONNECT opens a tunnel and belongs to the forward proxy."""
+
+_ODD = _NEVER_PASSED | {"OPTIONS"}
+"""Methods about which something has to be asked first."""
 
 
 _LAST: Headers = ((b"Connection", b"close"),)
@@ -125,11 +129,15 @@ class Proxy:
         pseudonym: bytes = b"seawall",
         forward: Forward | None = None,
         peek: Callable[[Call], Rejected | None] = lambda call: None,
+        at_once: Callable[[Call], Rejected | None] = lambda call: None,
     ) -> None:
         """`pseudonym` is what this gateway calls itself in Via, so that it knows a request that comes round. `forward`:
         how targets in a proxy's forms are understood; without one they are refused. `peek` tells whether a call would be
-        refused whatever its body is, before an agent is told to go on and upload it."""
+        refused whatever its body is, before an agent is told to go on and upload it; `at_once` makes a call that is refused
+        without anybody having to wait (`Pipeline.refused_at_once`)."""
         self._peek = peek
+        self._refused_at_once = at_once
+        self.refusing = Refusing()
         self._forward = forward
         self.catalog = catalog
         self.is_admitting = True
@@ -165,6 +173,31 @@ class Proxy:
             return self._runs(request)
         return self._carry(request)
 
+    def at_once(self, request: IncomingRequest) -> OutgoingResponse | None:
+        """Answer a request of the plainest kind whose call is refused without anybody having to wait. None in every other
+        case, also if something is wrong with it: nothing was done then, and it has to be carried."""
+        if request.method in _ODD or request.field(b"via") is not None or not request.target.startswith(b"/"):
+            return None
+        if not self.is_admitting or self._in_flight >= self._limits.in_flight:
+            return None
+        accepted = self._accept(request)
+        if isinstance(accepted, Refusal):
+            return None
+        tool, match, call = accepted
+        if self.contained and call.agent in self.contained:
+            return None
+        if match.operation.is_read:
+            self._as_read(request, call)
+        else:
+            body = request.whole(max_bytes=self._limits.body_max)
+            if body is None or not self._identified(request, call, body, body.data):
+                return None
+        rejected = self._refused_at_once(call)
+        if rejected is None:
+            self.refusing.passed(tool.name)
+            return None
+        return self._answer(call, rejected)
+
     async def _carry(self, request: IncomingRequest) -> OutgoingResponse:
         """Carry a call, if it is one that can be carried."""
         passed = request.field(b"via")
@@ -194,12 +227,8 @@ class Proxy:
             if self.contained and (held := self.contained.get(call.agent)):
                 return self._refused(tool.name, quarantined(call, held[0]))
             if match.operation.is_read:
-                call.request.body = request.stream() if request.has_body else None
-                target = call.request.target
-                call.action = blake2b(
-                    b"%b %b %b" % (tool.name.encode(), request.method.encode(), target), digest_size=16
-                ).digest()
-                return self._answer(call, await self._pipeline(call))
+                self._as_read(request, call)
+                return self._answer(call, self._refused_now(call) or await self._pipeline(call))
             if request.is_waiting_for_continue and (rejected := self._peek(call)) is not None:
                 return self._answer(call, rejected)
             refusal = await self._capture(request, call)
@@ -210,6 +239,16 @@ class Proxy:
             return self._answer(call, await self._undisturbed(request, call))
         finally:
             self._in_flight -= 1
+
+    def _refused_now(self, call: Call) -> Rejected | None:
+        """Return the refusal of a call to a tool that refuses, where nobody has to wait for it; else None."""
+        return self._refused_at_once(call) if self.refusing.is_hot(call.tool.name) else None
+
+    def _as_read(self, request: IncomingRequest, call: Call) -> None:
+        """Have a read carry its body as it comes, and name it by what stands in front of that."""
+        call.request.body = request.stream() if request.has_body else None
+        name, verb, target = call.tool.name.encode(), request.method.encode(), call.request.target
+        call.action = blake2b(b"%b %b %b" % (name, verb, target), digest_size=16).digest()
 
     async def _about_us(self) -> OutgoingResponse:
         """Answer OPTIONS *, which asks about the gateway as a whole (RFC 9110 section 9.3.7)."""
@@ -436,15 +475,19 @@ class Proxy:
                 detail=f"The body could not be kept on disk ({error}), so nothing was sent. Try again later.",
                 retry_after_ms=5000,
             )
+        if not self._identified(request, call, body, await _digestible(body)):
+            return await self._ambiguous(call, body)
+        return None
+
+    def _identified(self, request: IncomingRequest, call: Call, body: Body, data: bytes) -> bool:
+        """Give a call its body, and the digests that tell it from others; return whether it is certain how the tool will
+        read it. `data` is the body, or what stands for it."""
         call.request.body = body if body.size or request.has_body else None
         kind = (request.field(b"content-type") or b"").decode("latin-1")
         target = call.request.target.decode("ascii")
-        data = await _digestible(body)
         operation = f"{call.tool.name}.{call.operation.name}"
         call.action, call.fingerprint, is_canonical = digests(operation, request.method, target, kind, data)
-        if not is_canonical and call.operation.is_declared and is_json(kind):
-            return await self._ambiguous(call, body)
-        return None
+        return is_canonical or not call.operation.is_declared or not is_json(kind)
 
     async def _ambiguous(self, call: Call, body: Body) -> OutgoingResponse | None:
         """Refuse JSON that the tool may read otherwise than the rules do; what is too large for rules is not looked at."""
@@ -467,9 +510,15 @@ class Proxy:
             return Rejected(quarantined(call, held[0]))
         self._in_flight += 1
         try:
-            return await (self._pipeline(call) if call.operation.is_read else self._shielded(call))
+            if call.operation.is_read:
+                outcome = self._refused_now(call) or await self._pipeline(call)
+            else:
+                outcome = await self._shielded(call)
         finally:
             self._in_flight -= 1
+        if isinstance(outcome, Rejected):
+            self.refusing.refused(call.tool.name, outcome.refusal.code)
+        return outcome
 
     async def _undisturbed(self, request: IncomingRequest, call: Call) -> Outcome:
         """Run a write in the front's own task, which goes on without the agent once the intent is on its way."""
@@ -478,7 +527,7 @@ class Proxy:
         request.goes_on = lambda: call.is_committed_to_send
         self._writes.add(task)
         try:
-            return await self._pipeline(call)
+            return self._refused_now(call) or await self._pipeline(call)
         finally:
             self._writes.discard(task)
             if call.request.body is not None:
@@ -499,7 +548,7 @@ class Proxy:
 
     async def _through(self, call: Call) -> Outcome:
         try:
-            return await self._pipeline(call)
+            return self._refused_now(call) or await self._pipeline(call)
         finally:
             if call.request.body is not None:
                 await call.request.body.aclose()
@@ -530,6 +579,7 @@ class Proxy:
                 if refusal.code is Code.FOREIGN_TRAJECTORY:
                     return refuse(refusal, call)
                 self._trajectories.note_refusal(call.trajectory, refusal.code, call.tool.name, call.operation.name)
+                self.refusing.refused(call.tool.name, refusal.code)
                 return refuse(refusal, call, self._delivery(call) if is_result(outcome) else None)
             case Failed(refusal=refusal):
                 return refuse(refusal or _no_answer(call), call, self._delivery(call))

@@ -60,6 +60,7 @@ class IncomingRequest:
         "_content",
         "_is_continue_due",
         "_was_continued",
+        "_whole",
         "fields",
         "goes_on",
         "has_body",
@@ -88,6 +89,7 @@ class IncomingRequest:
         self.has_body = message.chunked or length is not None
         self._is_continue_due = b"expect" in self.fields and message.version == HttpVersion11
         self._was_continued = False
+        self._whole: BytesBody | None = None
         self.token: Entry | None = None
         self.goes_on: Callable[[], bool] | None = None
         self.is_welcome: Callable[[], bool] = _is_welcome
@@ -142,14 +144,21 @@ class IncomingRequest:
         """
         if self._body_size is not None and self._body_size > max_bytes:
             raise TooLarge(max_bytes)
-        content = self._content
-        if content.is_eof() and content.exception() is None and content.total_bytes <= READ_BYTES:
+        whole = self.whole(max_bytes=max_bytes)
+        if whole is not None:
             self._was_continued = True  # all of it is here: nobody waits to be told to go on
-            data = content.read_nowait()
-            if len(data) > max_bytes:
-                raise TooLarge(max_bytes)
-            return BytesBody(data)
+            return whole
         return await spool.collect(self.stream().chunks(), max_bytes=max_bytes, memory_limit=memory_limit)
+
+    def whole(self, *, max_bytes: int) -> BytesBody | None:
+        """Return the body if all of it is here, and little enough to be held; the same one if asked again. Else None, and it
+        has to be read."""
+        content = self._content
+        if self._whole is None and content.is_eof() and content.exception() is None:
+            if content.total_bytes > READ_BYTES or content.total_bytes > max_bytes:
+                return None
+            self._whole = BytesBody(content.read_nowait())
+        return self._whole
 
     def stream(self) -> Body:
         """Return the body as it comes; it can be read once."""

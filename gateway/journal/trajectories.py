@@ -318,18 +318,20 @@ class Trajectories:
         runs = self._implicit.get(call.agent)
         return runs[-1] if runs else None
 
+    def standing(self, agent: str) -> Run | None:
+        """Return the implicit run that the agent's next step belongs to; None where a fresh one is due."""
+        runs = self._implicit.get(agent)
+        if not runs or runs[-1].is_lost:
+            return None
+        last = runs[-1].state
+        takes_more = last.pivot is None and last.phase is Phase.PREPARING and len(last.steps) < self._implicit_steps
+        return runs[-1] if takes_more else None
+
     def current(self, agent: str) -> Run | Refusal:
         """Return the implicit run that the agent's next step belongs to, a fresh one where the last takes no more."""
-        runs = self._implicit.get(agent)
-        if runs:
-            last = runs[-1].state
-            if (
-                not runs[-1].is_lost
-                and last.pivot is None
-                and last.phase is Phase.PREPARING
-                and len(last.steps) < self._implicit_steps
-            ):
-                return runs[-1]
+        standing = self.standing(agent)
+        if standing is not None:
+            return standing
         made = self._make(f"auto-{self._clock.token()}", Open(agent=agent, is_implicit=True))
         if isinstance(made, Run):
             self._implicit.setdefault(agent, []).append(made)

@@ -90,11 +90,19 @@ class BudgetStage:
 
     def __call__(self, call: Call, proceed: Handler) -> Awaitable[Outcome]:
         """Refuse what the run cannot afford; take what it costs. A call that nobody budgets is handed on as it is."""
-        if call.lane is not FORWARD or call.step is not None or not call.trajectory:
-            return proceed(call)
-        if not (self._trajectories.has_budgets or call.budget is not None or call.operation.usage is not None):
+        if call.lane is not FORWARD or call.step is not None or self.lets_pass(call):
             return proceed(call)
         return self._metered(call, proceed)
+
+    def lets_pass(self, call: Call) -> bool:
+        """Whether nobody budgets the call."""
+        if not call.trajectory:
+            return True
+        return not (self._trajectories.has_budgets or call.budget is not None or call.operation.usage is not None)
+
+    def refused(self, call: Call, outcome: Rejected) -> Rejected:
+        """It has cost nothing."""
+        return outcome
 
     async def _metered(self, call: Call, proceed: Handler) -> Outcome:
         run = self._trajectories.get(call.trajectory)

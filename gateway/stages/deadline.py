@@ -24,6 +24,14 @@ class DeadlineStage:
         """Return the outcome, or ERR_DEADLINE if there is no time left: zero is zero, not "no limit"."""
         return _refused(call) if self._clock.now() >= call.deadline else proceed(call)
 
+    def lets_pass(self, call: Call) -> bool:
+        """Whether there is time left."""
+        return self._clock.now() < call.deadline
+
+    def refused(self, call: Call, outcome: Rejected) -> Rejected:
+        """Nothing more is done."""
+        return outcome
+
 
 async def _refused(call: Call) -> Outcome:
     detail = (

@@ -106,6 +106,17 @@ class RecoveryStage:
             return outcome
         return _told(outcome, self._decided(call, outcome, trouble))
 
+    def lets_pass(self, call: Call) -> bool:
+        """Whether the call's content was never blocked."""
+        return self._blocked(call) is None
+
+    def refused(self, call: Call, outcome: Rejected) -> Rejected:
+        """Say what it should lead to."""
+        trouble = trouble_of(outcome)
+        if trouble is None or outcome.refusal.code in _DECIDED:
+            return outcome
+        return _advised(outcome, self._decided(call, outcome, trouble))
+
     def _decided(self, call: Call, outcome: Outcome, trouble: Trouble) -> Decision:
         """Decide what a failure leads to, and see to it where that is wanted."""
         decision = AT_ONCE.get(trouble)

@@ -95,6 +95,15 @@ class SagaStage:
                 run.busy.discard(call.step)
                 run.notify()
 
+    def lets_pass(self, call: Call) -> bool:
+        """Whether a fresh step is legal in the run at hand."""
+        run = self._trajectories.at_hand(call)
+        return run is not None and admits(run.state, call.operation) is None
+
+    def refused(self, call: Call, outcome: Rejected) -> Rejected:
+        """What was never sent is no step."""
+        return outcome
+
     def _home(self, run: Run, call: Call) -> Run:
         """Return the run that the call's step lies in: while the call waited (for people, in a queue) a write of its run may
         have failed, and its step was intended in the run read anew."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import orjson
@@ -90,6 +90,37 @@ async def test_a_good_token_names_the_agent_and_goes_no_further() -> None:
     assert (await opened(asked.as_request)).status == 204
     assert asked.seen == ["ana"]
     assert asked.headers == ((b"X", b"1"),)
+
+
+async def test_who_was_let_in_at_once_is_not_asked_again() -> None:
+    """The token is taken off the request by the first look."""
+    text, entry = issued()
+    asked = Asked(((b"Authorization", b"Bearer " + text),))
+    opened, refused = door(Tokens([entry]), asked)
+    assert opened.at_once(asked.as_request) is None
+    assert asked.token == entry
+    assert (await opened(asked.as_request)).status == 204
+    assert asked.seen == ["ana"]
+    assert refused == []
+
+
+async def test_a_token_that_was_revoked_in_between_opens_nothing() -> None:
+    text, entry = issued()
+    asked = Asked(((b"Seawall-Agent-Token", text),))
+    opened, _ = door(Tokens([entry]), asked)
+    assert opened.at_once(asked.as_request) is None
+    shut, refused = door(Tokens([replace(entry, revoked_at=1)]), asked)
+    assert (await shut(asked.as_request)).status == 401
+    assert refused == [Code.UNAUTHENTICATED]
+
+
+async def test_at_once_nobody_is_told_that_a_token_is_missing() -> None:
+    """Else it would be counted twice."""
+    asked = Asked()
+    opened, refused = door(Tokens([issued()[1]]), asked)
+    assert opened.at_once(asked.as_request) is None
+    assert (await opened(asked.as_request)).status == 401
+    assert refused == [Code.UNAUTHENTICATED]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gateway.core.codes import Code
 from gateway.core.message import BytesBody
 from gateway.ingress.http import HttpFront, IncomingRequest, OutgoingResponse
-from tests.agent import GET, agent, always, exchange, serving
+from tests.agent import GET, Agent, agent, always, exchange, serving
 from tests.origin import Feed
 from tests.tools import SOON, Stream
 
@@ -202,6 +203,130 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
         for number in range(5):
             await one.head()
             assert await one.reader.readexactly(2) == b"/%d" % number
+
+
+# At once
+
+
+def at_once(front: HttpFront, answers: list[bytes], said: list[OutgoingResponse | None]) -> None:
+    """Have the front ask about `/hot/` first: it is told the next of `said`, and each target asked about is noted."""
+
+    def ask(request: IncomingRequest) -> OutgoingResponse | None:
+        answers.append(request.target)
+        return said.pop(0) if said else None
+
+    front._at_once = ask
+    front._refusing.refused("hot", Code.CIRCUIT_OPEN)
+
+
+async def served(request: IncomingRequest) -> OutgoingResponse:
+    body = b"" if not request.has_body else b"".join([chunk async for chunk in request.stream().chunks()])
+    return OutgoingResponse(status=200, body=BytesBody(b"served " + body))
+
+
+def no() -> OutgoingResponse:
+    return OutgoingResponse(status=503, headers=((b"X", b"1"),), body=BytesBody(b"no"))
+
+
+async def answered(one: Agent) -> tuple[bytes, bytes]:
+    head = await one.head()
+    length = next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
+    return head, await one.reader.readexactly(int(length.partition(b":")[2]))
+
+
+async def test_what_is_known_at_once_is_answered_without_a_task_and_the_connection_goes_on() -> None:
+    asked: list[bytes] = []
+    async with serving(served) as (front, port), agent(port) as one:
+        at_once(front, asked, [no(), no()])
+        for _ in range(2):
+            one.send(b"POST /hot/a HTTP/1.1\r\nHost: g\r\nContent-Length: 2\r\n\r\nhi")
+            head, body = await answered(one)
+            assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\nX: 1\r\nContent-Length: 2\r\nDate: ")
+            assert body == b"no"
+            assert front.in_flight == 0
+        one.send(b"GET /cold/a HTTP/1.1\r\nHost: g\r\n\r\n")
+        assert (await answered(one))[1] == b"served "
+        assert asked == [b"/hot/a"] * 2
+
+
+async def test_what_is_not_known_at_once_is_served_with_its_whole_body() -> None:
+    asked: list[bytes] = []
+    async with serving(served) as (front, port), agent(port) as one:
+        at_once(front, asked, [])
+        one.send(b"POST /hot/a HTTP/1.1\r\nHost: g\r\nContent-Length: 2\r\n\r\nhi")
+        assert (await answered(one))[1] == b"served hi"
+        assert asked == [b"/hot/a"]
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"POST /hot/a HTTP/1.1\r\nHost: g\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\nhi",
+        b"POST /hot/a HTTP/1.1\r\nHost: g/h\r\nContent-Length: 2\r\n\r\nhi",
+        b"POST /hot/a HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+        b"GET /hot/a HTTP/1.1\r\nHost: g\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+    ],
+)
+async def test_about_anything_out_of_the_ordinary_nobody_is_asked(request_bytes: bytes) -> None:
+    asked: list[bytes] = []
+    async with serving(served) as (front, port), agent(port) as one:
+        at_once(front, asked, [no()])
+        one.send(request_bytes)
+        await one.head()
+    assert asked == []
+
+
+async def test_a_body_in_pieces_is_waited_for() -> None:
+    asked: list[bytes] = []
+    async with serving(served) as (front, port), agent(port) as one:
+        at_once(front, asked, [no()])
+        one.send(b"POST /hot/a HTTP/1.1\r\nHost: g\r\nContent-Length: 2\r\n\r\nh")
+        await asyncio.sleep(0)
+        one.send(b"i")
+        assert (await answered(one))[1] in (b"served hi", b"no")
+
+
+async def test_pipelined_requests_keep_their_order_whoever_answers_them() -> None:
+    """Only the last of them may be answered at once, after all before it."""
+    asked: list[bytes] = []
+    async with serving(served) as (front, port), agent(port) as one:
+        at_once(front, asked, [no() for _ in range(5)])
+        one.send(b"GET /hot/a HTTP/1.1\r\nHost: g\r\n\r\n" * 5)
+        bodies = [(await answered(one))[1] for _ in range(5)]
+    assert bodies in ([b"served "] * 4 + [b"no"], [b"served "] * 5)
+    assert len(asked) <= 1
+
+
+async def test_an_answer_at_once_may_be_the_last() -> None:
+    async with serving(served) as (front, port), agent(port) as one:
+        at_once(front, [], [no()])
+        one.send(b"GET /hot/a HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n")
+        answer = await one.rest()
+    assert answer.endswith(b"\r\n\r\nno")
+    assert b"Connection: close\r\n" in answer
+
+
+@pytest.mark.parametrize("method", [b"HEAD", b"GET"])
+async def test_an_answer_at_once_is_framed_like_any(method: bytes) -> None:
+    request = method + b" /hot/a HTTP/1.0\r\n\r\n"
+    answers = []
+    for said in ([no()], []):
+        async with serving(always(no)) as (front, port), agent(port) as one:
+            at_once(front, [], said)
+            one.send(request)
+            answers.append((await one.rest()).split(b"Date: ")[0])
+    assert answers[0] == answers[1]
+
+
+async def test_a_bug_in_an_answer_at_once_costs_the_agent_nothing() -> None:
+    def broken(request: IncomingRequest) -> OutgoingResponse:
+        raise ZeroDivisionError
+
+    async with serving(served) as (front, port), agent(port) as one:
+        at_once(front, [], [])
+        front._at_once = broken
+        one.send(b"GET /hot/a HTTP/1.1\r\nHost: g\r\n\r\n")
+        assert (await answered(one))[1] == b"served "
 
 
 # Drain
