@@ -155,9 +155,10 @@ class IncomingRequest:
         has to be read."""
         content = self._content
         if self._whole is None and content.is_eof() and content.exception() is None:
-            if content.total_bytes > READ_BYTES or content.total_bytes > max_bytes:
+            size = content.total_bytes
+            if size > READ_BYTES or size > max_bytes:
                 return None
-            self._whole = BytesBody(content.read_nowait())
+            self._whole = BytesBody(_held(content) if size else b"")
         return self._whole
 
     def stream(self) -> Body:
@@ -182,6 +183,12 @@ class IncomingRequest:
             raise UploadBroken(f"the request's body stopped coming for {stalled_s:g} s") from error
         except (UploadBroken, OSError, RuntimeError) as error:
             raise UploadBroken("the request's body is malformed or was cut off") from error
+
+
+def _held(content: StreamReader) -> bytes:
+    """Return what a stream that has ended holds. Most hold one piece, and taking it out costs a hundred instructions."""
+    pieces = content._buffer
+    return pieces[0] if len(pieces) == 1 else content.read_nowait()
 
 
 class _Upload:
