@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from gateway.core.call import FORWARD, Call, Foreseeing, Handler, Passable, Stage
 from gateway.core.outcome import Outcome, Rejected
 from gateway.core.tool import Operation, ToolSpec
+from gateway.core.value import frozen
 from gateway.stages.admission import AdmissionStage
 from gateway.stages.approval import ApprovalStage, is_gated
 from gateway.stages.breaker import BreakerStage
@@ -109,7 +110,7 @@ class Stages:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class _Road:
     """What the forward calls of an operation of `tool` pass, and the short cut of those that are refused at its end.
 
@@ -139,8 +140,8 @@ def _shortcut(
     for stage in stages:
         if isinstance(stage, Foreseeing):
             inside_out = passed[::-1]
-            told = [stage.refused, *(one.refused for one in inside_out)]
-            return stage.foresee, tuple([one.lets_pass for one in inside_out]), tuple(told)
+            told = [one.refused for one in inside_out if type(one).refused is not Passable.refused]
+            return stage.foresee, tuple([one.lets_pass for one in inside_out]), (stage.refused, *told)
         if not isinstance(stage, Passable):
             break
         passed.append(stage)
@@ -160,7 +161,10 @@ class Pipeline:
         """Return the outcome of the call."""
         if call.lane is not FORWARD:
             return self._whole(call)
-        return self._road(call).handler(call)
+        road = self._roads.get(call.operation)
+        if road is None or road.tool is not call.tool:
+            road = self._lay_out(call.tool, call.operation)
+        return road.handler(call)
 
     def refused_at_once(self, call: Call) -> Rejected | None:
         """Return the refusal that a fresh forward call meets at the queue or the breaker, where it meets one and all stages
@@ -168,7 +172,9 @@ class Pipeline:
 
         None, and nothing done that anybody would notice, in every other case: then the call has to be made.
         """
-        road = self._road(call)
+        road = self._roads.get(call.operation)
+        if road is None or road.tool is not call.tool:
+            road = self._lay_out(call.tool, call.operation)
         outcome = None if road.foresee is None else road.foresee(call)
         if outcome is None:
             return None
@@ -182,10 +188,6 @@ class Pipeline:
     def reconfigure(self) -> None:
         """Forget the roads of operations that may be gone."""
         self._roads.clear()
-
-    def _road(self, call: Call) -> _Road:
-        road = self._roads.get(call.operation)
-        return road if road is not None and road.tool is call.tool else self._lay_out(call.tool, call.operation)
 
     def _lay_out(self, tool: ToolSpec, operation: Operation) -> _Road:
         if len(self._roads) >= _ROADS:

@@ -151,4 +151,8 @@ class Passable(Protocol):
         """
 
     def refused(self, call: Call, outcome: Rejected) -> Rejected:
-        """Do what is done here with a call that was let pass and came back refused, and return what becomes of it."""
+        """Do what is done here with a call that was let pass and came back refused, and return what becomes of it.
+
+        Nothing, where a stage does not say otherwise; it is not even asked then.
+        """
+        return outcome

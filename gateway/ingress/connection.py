@@ -21,6 +21,7 @@ from aiohttp.http import HttpRequestParser, RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from gateway.clock import Alarm
+from gateway.ingress.refusing import Refusing
 from gateway.ingress.request import READ_BYTES, IncomingRequest, UploadBroken, asks_for_websocket
 
 __all__ = ["AgentConnection", "HeadTooLarge", "Limits", "Server"]
@@ -51,6 +52,7 @@ class Server(Protocol):
     """What a connection asks of the front."""
 
     limits: Limits
+    refusing: Refusing
     is_draining: bool
     connections: set[AgentConnection]
 
@@ -59,7 +61,7 @@ class Server(Protocol):
 
     def answer_at_once(self, request: IncomingRequest, connection: AgentConnection) -> bool | None:
         """Answer a request that nobody has to wait for; return whether the connection may serve another. None: it has to be
-        served, and nothing was done."""
+        served, and nothing was done. Only asked while any tools are known to be `refusing`."""
 
     async def refuse_malformed(self, error: Exception, connection: AgentConnection) -> None:
         """Answer what is no request."""
@@ -330,7 +332,8 @@ class AgentConnection(BaseProtocol):
         message, content = item
         self._request = request = IncomingRequest(message, content, self)
         # Not with others behind it: so many answers in one pass of the loop would hold up everybody else's.
-        is_kept = None if self._queue or not content.is_eof() else self._server.answer_at_once(request, self)
+        is_alone = self._server.refusing and not self._queue and content.is_eof()
+        is_kept = self._server.answer_at_once(request, self) if is_alone else None
         if is_kept is None:
             self._task = self._loop.create_task(self._serve(request, content))
             self._consumed()

@@ -120,7 +120,7 @@ class HttpFront:
         self._handler = handler
         self._refuse = refuse
         self._at_once = at_once
-        self._refusing = Refusing() if refusing is None else refusing
+        self.refusing = Refusing() if refusing is None else refusing
         self.limits = Limits(
             line_bytes=line_bytes,
             field_bytes=field_bytes,
@@ -253,7 +253,7 @@ class HttpFront:
         None where it has to be served: nothing was done then. So it is wherever anything is out of the ordinary, and while
         an earlier answer has not left yet.
         """
-        if not self._refusing or self._at_once is None or not self._refusing.is_meant(request.target):
+        if self._at_once is None or not self.refusing.is_meant(request.target):
             return None
         transport = connection.transport
         if transport is None or transport.is_closing() or transport.get_write_buffer_size():

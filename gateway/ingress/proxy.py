@@ -30,7 +30,7 @@ from gateway.core.header_filter import Seen
 from gateway.core.headers import protected_option, replace_fields
 from gateway.core.manifest import Tier
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request, body_bytes
-from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success, is_result
+from gateway.core.outcome import RESULTS, Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.paths import BadTarget, split_target
 from gateway.core.problem import problem
 from gateway.core.tool import AmbiguousPath, Catalog, Match, ToolSpec
@@ -58,6 +58,8 @@ __all__ = [
 # Members that every call is compared with, looked up once (docs/adr/0092).
 _PIVOT: Final = Tier.PIVOT
 _READ: Final = Tier.READ
+_FOREIGN: Final = Code.FOREIGN_TRAJECTORY
+_QUARANTINED: Final = Code.QUARANTINED
 
 _NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _KEY = re.compile(rb'"?[\x21\x23-\x5b\x5d-\x7e]{1,255}"?')
@@ -71,6 +73,9 @@ _NEVER_PASSED = frozenset({"TRACE", "CONNECT"})
 _ODD = _NEVER_PASSED | {"OPTIONS"}
 """Methods about which something has to be asked first."""
 
+
+_NO_MARKS: Headers = ()
+_REPLAYED: Headers = ((b"Seawall-Replayed", b"true"),)
 
 _LAST: Headers = ((b"Connection", b"close"),)
 """Nobody who is quarantined keeps a connection."""
@@ -228,7 +233,8 @@ class Proxy:
                 return self._refused(tool.name, quarantined(call, held[0]))
             if match.operation.is_read:
                 self._as_read(request, call)
-                return self._answer(call, self._refused_now(call) or await self._pipeline(call))
+                rejected = self._refused_now(call) if self.refusing else None
+                return self._answer(call, rejected or await self._pipeline(call))
             if request.is_waiting_for_continue and (rejected := self._peek(call)) is not None:
                 return self._answer(call, rejected)
             refusal = await self._capture(request, call)
@@ -567,26 +573,30 @@ class Proxy:
     # --- answering
 
     def _answer(self, call: Call, outcome: Outcome) -> OutgoingResponse:
-        marks = _marks(call)
         match outcome:
             case Success(reply, is_replay):
+                marks = _marks(call)
                 if is_replay:
-                    marks = (*marks, (b"Seawall-Replayed", b"true"))
-                return self._pass_on(call, reply, marks)
-            case Failed(reply=reply) if reply is not None:
+                    marks += _REPLAYED
                 return self._pass_on(call, reply, marks)
             case Rejected(refusal):
-                if refusal.code is Code.FOREIGN_TRAJECTORY:
-                    return refuse(refusal, call)
-                self._trajectories.note_refusal(call.trajectory, refusal.code, call.tool.name, call.operation.name)
-                self.refusing.refused(call.tool.name, refusal.code)
-                return refuse(refusal, call, self._delivery(call) if is_result(outcome) else None)
+                return self._refusal_of(call, refusal)
+            case Failed(reply=reply) if reply is not None:
+                return self._pass_on(call, reply, _marks(call))
             case Failed(refusal=refusal):
                 return refuse(refusal or _no_answer(call), call, self._delivery(call))
             case InDoubt(refusal=refusal, reply=reply):
                 return refuse(refusal, call, None, None if reply is None else reply.aclose)
             case _ as never:
                 assert_never(never)
+
+    def _refusal_of(self, call: Call, refusal: Refusal) -> OutgoingResponse:
+        code, tool = refusal.code, call.tool.name
+        if code is _FOREIGN:
+            return refuse(refusal, call)
+        self._trajectories.note_refusal(call.trajectory, code, tool, call.operation.name)
+        self.refusing.refused(tool, code)
+        return refuse(refusal, call, self._delivery(call) if code in RESULTS else None)
 
     def _pass_on(self, call: Call, reply: Reply, marks: Headers) -> OutgoingResponse:
         return OutgoingResponse(
@@ -634,13 +644,15 @@ def refuse(
     release: Callable[[], Awaitable[None]] | None = None,
 ) -> OutgoingResponse:
     """Return a refusal as a problem JSON answer."""
-    trajectory = None if call is None else call.trajectory or None
-    step = None if call is None else call.step
-    told = problem(refusal, trajectory=trajectory, step=step)
-    marks = () if call is None else _marks(call)
+    if call is None:
+        told, marks = problem(refusal), _NO_MARKS
+    else:
+        told, marks = problem(refusal, trajectory=call.trajectory or None, step=call.step), _marks(call)
+    if refusal.code is _QUARANTINED:
+        marks += _LAST
     return OutgoingResponse(
         status=told.status,
-        headers=(*told.headers, *marks, *(_LAST if refusal.code is Code.QUARANTINED else ())),
+        headers=told.headers + marks,
         body=BytesBody(told.body),
         on_delivered=on_delivered,
         release=release,
@@ -682,13 +694,11 @@ def preferred_wait_s(headers: Headers) -> float:
 
 
 def _marks(call: Call) -> Headers:
-    marks: Headers = ()
-    if call.trajectory:
-        marks = ((b"Seawall-Trajectory", call.trajectory.encode("ascii")),)
+    marks = ((b"Seawall-Trajectory", call.trajectory.encode("ascii")),) if call.trajectory else _NO_MARKS
     if call.step is not None:
-        marks = (*marks, (b"Seawall-Step", b"%d" % call.step))
+        marks += ((b"Seawall-Step", b"%d" % call.step),)
     if call.notice:
-        marks = (*marks, (b"Seawall-Budget", call.notice.encode("ascii")))
+        marks += ((b"Seawall-Budget", call.notice.encode("ascii")),)
     return marks
 
 

@@ -22,39 +22,31 @@ _TOOLS: Final = 1_000
 _HEATING: Final = frozenset({Code.CIRCUIT_OPEN, Code.BULKHEAD_FULL, Code.QUEUE_DEADLINE, Code.RATE_LIMITED})
 
 
-class Refusing:
-    """The hot tools, by name."""
-
-    __slots__ = ("_heat",)
-
-    def __init__(self) -> None:
-        self._heat: dict[bytes, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._heat)
+class Refusing(dict[bytes, int]):
+    """The hot tools: how hot each is, by its name as it stands in a target. Mostly empty, and quickly seen to be."""
 
     def is_meant(self, target: bytes) -> bool:
         """Whether a request target `/{tool}/...` names a hot one."""
-        return target[1 : target.find(b"/", 1)] in self._heat
+        return target[1 : target.find(b"/", 1)] in self
 
     def is_hot(self, tool: str) -> bool:
         """Whether a tool is hot."""
-        return bool(self._heat) and tool.encode() in self._heat
+        return tool.encode() in self
 
     def refused(self, tool: str, code: Code) -> None:
         """A call to the tool was refused."""
         if code in _HEATING:
-            if len(self._heat) >= _TOOLS:
-                self._heat.clear()
-            self._heat[tool.encode()] = HEAT
+            if len(self) >= _TOOLS:
+                self.clear()
+            self[tool.encode()] = HEAT
 
     def passed(self, tool: str) -> None:
         """A call to the tool was not."""
         name = tool.encode()
-        heat = self._heat.get(name)
+        heat = self.get(name)
         if heat is None:
             return
         if heat > 1:
-            self._heat[name] = heat - 1
+            self[name] = heat - 1
         else:
-            del self._heat[name]
+            del self[name]

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from gateway.clock import Clock
 from gateway.core.budget import Meter, Spent, shown, tightened
-from gateway.core.call import FORWARD, Call, Handler
+from gateway.core.call import FORWARD, Call, Handler, Passable
 from gateway.core.codes import Code
 from gateway.core.coding import decoded
 from gateway.core.environment import EVALUATED_LIMIT, response_env
@@ -74,7 +74,7 @@ def _untold(state: Trajectory, call: Call, taken: Mapping[str, float]) -> Mappin
     return {name: amount for name, amount in taken.items() if name not in ("calls", "steps")}
 
 
-class BudgetStage:
+class BudgetStage(Passable):
     """Meters calls."""
 
     def __init__(
@@ -99,10 +99,6 @@ class BudgetStage:
         if not call.trajectory:
             return True
         return not (self._trajectories.has_budgets or call.budget is not None or call.operation.usage is not None)
-
-    def refused(self, call: Call, outcome: Rejected) -> Rejected:
-        """It has cost nothing."""
-        return outcome
 
     async def _metered(self, call: Call, proceed: Handler) -> Outcome:
         run = self._trajectories.get(call.trajectory)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from gateway.clock import Clock
-from gateway.core.call import Call, Handler
+from gateway.core.call import Call, Handler, Passable
 from gateway.core.codes import Code
 from gateway.core.outcome import Outcome, Refusal, Rejected
 from gateway.telemetry import Telemetry
@@ -13,7 +13,7 @@ from gateway.telemetry import Telemetry
 __all__ = ["DeadlineStage"]
 
 
-class DeadlineStage:
+class DeadlineStage(Passable):
     """Begins nothing for a call whose time is over."""
 
     def __init__(self, clock: Clock, telemetry: Telemetry) -> None:
@@ -27,10 +27,6 @@ class DeadlineStage:
     def lets_pass(self, call: Call) -> bool:
         """Whether there is time left."""
         return self._clock.now() < call.deadline
-
-    def refused(self, call: Call, outcome: Rejected) -> Rejected:
-        """Nothing more is done."""
-        return outcome
 
 
 async def _refused(call: Call) -> Outcome:

@@ -216,7 +216,7 @@ def at_once(front: HttpFront, answers: list[bytes], said: list[OutgoingResponse 
         return said.pop(0) if said else None
 
     front._at_once = ask
-    front._refusing.refused("hot", Code.CIRCUIT_OPEN)
+    front.refusing.refused("hot", Code.CIRCUIT_OPEN)
 
 
 async def served(request: IncomingRequest) -> OutgoingResponse:
