@@ -59,8 +59,8 @@ class Server(Protocol):
     async def serve(self, request: IncomingRequest, connection: AgentConnection) -> bool:
         """Answer a request; return whether the connection may serve another."""
 
-    def answer_at_once(self, request: IncomingRequest, connection: AgentConnection) -> bool | None:
-        """Answer a request that nobody has to wait for; return whether the connection may serve another. None: it has to be
+    def answer_at_once(self, message: RawRequestMessage, content: StreamReader, connection: AgentConnection) -> bool:
+        """Answer a request that nobody has to wait for, after which the connection may serve another. False: it has to be
         served, and nothing was done. Only asked while any tools are known to be `refusing`."""
 
     async def refuse_malformed(self, error: Exception, connection: AgentConnection) -> None:
@@ -330,17 +330,14 @@ class AgentConnection(BaseProtocol):
             self._task = self._loop.create_task(self._refuse(item))
             return
         message, content = item
-        self._request = request = IncomingRequest(message, content, self)
         # Not with others behind it: so many answers in one pass of the loop would hold up everybody else's.
-        is_alone = self._server.refusing and not self._queue and content.is_eof()
-        is_kept = self._server.answer_at_once(request, self) if is_alone else None
-        if is_kept is None:
-            self._task = self._loop.create_task(self._serve(request, content))
+        if self._server.refusing and not self._queue and self._server.answer_at_once(message, content, self):
             self._consumed()
-        else:
-            self._consumed()
-            self._request = None
-            self._served(content, is_kept=is_kept)
+            self._served(content, is_kept=True)
+            return
+        self._request = request = IncomingRequest(message, content, self)
+        self._task = self._loop.create_task(self._serve(request, content))
+        self._consumed()
 
     def _consumed(self) -> None:
         """A request was taken off the queue: the parser may go on with the next, the transport read more."""

@@ -28,15 +28,16 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
 from pathlib import Path
-from typing import cast
 from weakref import WeakKeyDictionary
 
-from aiohttp.http import HttpVersion, HttpVersion10, HttpVersion11
+from aiohttp.http import HttpVersion, HttpVersion10, HttpVersion11, RawRequestMessage
 from aiohttp.http_exceptions import BadStatusLine, HttpProcessingError, LineTooLong
+from aiohttp.streams import StreamReader
 
 from gateway.core.framing import Framing, frame_answer
 from gateway.core.headers import field_lines
 from gateway.core.message import Body, BytesBody, Headers
+from gateway.core.problem import Problem
 from gateway.core.tokens import Entry
 from gateway.ingress.connection import HEAD_BYTES, AgentConnection, HeadTooLarge, Limits
 from gateway.ingress.refusing import Refusing
@@ -54,6 +55,8 @@ STALLED_S = 60.0
 LINE_BYTES = 16_384
 FIELD_BYTES = 32_768
 FIELDS = 128
+_HEADS = 256
+_NOT_AT_ONCE = frozenset({"HEAD", "CONNECT"})
 _VERSIONS = "Only HTTP/1.1 and HTTP/1.0 are spoken here."
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 
@@ -82,7 +85,11 @@ class OutgoingResponse:
 Takeover = Callable[[asyncio.Transport, bytes], Awaitable[None]]
 Handler = Callable[[IncomingRequest], Awaitable[OutgoingResponse]]
 Refuse = Callable[[int, str], OutgoingResponse]
-AtOnce = Callable[[IncomingRequest], OutgoingResponse | None]
+AtOnce = Callable[[StreamReader], Problem | None]
+"""Answers a request of which the head is known, given its body; None where it takes more than that, and nothing was done."""
+
+_Head = tuple[str, str, Headers, str]
+"""Method, target, fields and the peer: all that what is known of a head may depend on."""
 
 
 def _plain_refusal(status: int, detail: str) -> OutgoingResponse:
@@ -97,8 +104,9 @@ class HttpFront:
         handler: answers a request. It is cancelled when the agent leaves. An exception from it is a bug: it is logged
             and answered with 500.
         refuse: words the refusals that the front gives itself: 400, 414, 417, 431, 500, 501, 505.
-        at_once: answers a request with bytes, without waiting for anything, or returns None and has done nothing; asked
-            before `handler` where `refusing` says that it may know an answer.
+        at_once: returns what answers requests with the head of this one without waiting for anything, as long as it can;
+            None where nothing does. It keeps nothing of the request, and is asked before `handler` where `refusing` says
+            that it may know.
         line_bytes, field_bytes, fields: bounds of a request's head.
         keepalive_s: how long an idle connection is kept; also bounds a head that does not end.
         stalled_s: how long an upload may pause, and a reader take nothing.
@@ -109,7 +117,7 @@ class HttpFront:
         handler: Handler,
         *,
         refuse: Refuse = _plain_refusal,
-        at_once: AtOnce | None = None,
+        at_once: Callable[[IncomingRequest], AtOnce | None] | None = None,
         refusing: Refusing | None = None,
         line_bytes: int = LINE_BYTES,
         field_bytes: int = FIELD_BYTES,
@@ -120,6 +128,7 @@ class HttpFront:
         self._handler = handler
         self._refuse = refuse
         self._at_once = at_once
+        self._known: dict[_Head, AtOnce] = {}
         self.refusing = Refusing() if refusing is None else refusing
         self.limits = Limits(
             line_bytes=line_bytes,
@@ -247,31 +256,52 @@ class HttpFront:
             if not self._in_flight:
                 self._idle.set()
 
-    def answer_at_once(self, request: IncomingRequest, connection: AgentConnection) -> bool | None:
-        """Answer a request that nobody has to wait for; return whether the connection may serve another. For connections.
+    def answer_at_once(self, message: RawRequestMessage, content: StreamReader, connection: AgentConnection) -> bool:
+        """Answer a request that nobody has to wait for, after which the connection may serve another. For connections.
 
-        None where it has to be served: nothing was done then. So it is wherever anything is out of the ordinary, and while
+        False where it has to be served: nothing was done then. So it is wherever anything is out of the ordinary, and while
         an earlier answer has not left yet.
         """
-        if self._at_once is None or not self.refusing.is_meant(request.target):
-            return None
+        path = message.path
+        if not self.refusing.is_meant(path) or message.should_close or message.version != HttpVersion11:
+            return False
         transport = connection.transport
-        if transport is None or transport.is_closing() or transport.get_write_buffer_size():
-            return None
-        if request.is_waiting_for_continue or request.wants_websocket or self._refusal(request) is not None:
-            return None
+        if self.is_draining or transport is None or transport.is_closing() or transport.get_write_buffer_size():
+            return False
         if self._handlers is not None and connection in self._handlers:
-            return None
+            return False
         try:
-            response = self._at_once(request)
-            if response is None:
-                return None
-            head, framing, is_kept = self._framed(request, response)
+            head = (message.method, path, message.raw_headers, connection.peer)
+            known = self._known.get(head) or self._look_at(head, IncomingRequest(message, content, connection))
+            told = None if known is None else known(content)
+            if told is None:
+                self._known.pop(head, None)
+                return False
+            lines = b"\r\n".join(map(b": ".join, told.headers))
+            if lines.count(b"\n") != len(told.headers) - 1:
+                raise ValueError("a header field holds a line break")
         except Exception:
             log.exception("a request could not be answered at once")
+            return False
+        status, body = told.status, told.body
+        transport.write(
+            b"HTTP/1.1 %d %b\r\n%b\r\nContent-Length: %d\r\nDate: %b\r\n\r\n%b"
+            % (status, _REASONS[status], lines, len(body), self._now(), body)
+        )
+        return True
+
+    def _look_at(self, head: _Head, request: IncomingRequest) -> AtOnce | None:
+        """Find out what is to be known of requests with this head, where there is nothing out of the ordinary about it."""
+        if request.method in _NOT_AT_ONCE or request.wants_websocket or request.is_waiting_for_continue:
             return None
-        transport.write(head if framing.is_bodiless else head + cast(BytesBody, response.body).data)
-        return is_kept
+        if self._at_once is None or self._refusal(request) is not None:
+            return None
+        known = self._at_once(request)
+        if known is not None:
+            if len(self._known) >= _HEADS:
+                self._known.clear()
+            self._known[head] = known
+        return known
 
     async def refuse_malformed(self, error: Exception, connection: AgentConnection) -> None:
         """Answer what is no request. For connections.
@@ -354,20 +384,6 @@ class HttpFront:
     async def _write(self, writer: ResponseWriter, request: IncomingRequest, response: OutgoingResponse) -> bool:
         """Write head and body; return whether the connection may serve another request."""
         body = response.body
-        head, framing, is_kept = self._framed(request, response)
-        if framing.is_bodiless:
-            writer.write(head)
-        elif type(body) is BytesBody:
-            writer.write(head + body.data)
-        else:
-            writer.write(head)
-            await write_body(writer, body, framing)
-        await writer.drain()
-        return is_kept
-
-    def _framed(self, request: IncomingRequest, response: OutgoingResponse) -> tuple[bytes, Framing, bool]:
-        """Return an answer's head, its framing, and whether the connection may serve another request after it."""
-        body = response.body
         is_http_1_0 = request.version == HttpVersion10
         framing = frame_answer(request.method, response.status, response.headers, body.size, is_http_1_0=is_http_1_0)
         is_kept = (
@@ -377,7 +393,16 @@ class HttpFront:
             and not request.is_waiting_for_continue
             and b"connection" not in framing.names
         )
-        return self._head(response, framing, is_kept=is_kept, is_http_1_0=is_http_1_0), framing, is_kept
+        head = self._head(response, framing, is_kept=is_kept, is_http_1_0=is_http_1_0)
+        if framing.is_bodiless:
+            writer.write(head)
+        elif type(body) is BytesBody:
+            writer.write(head + body.data)
+        else:
+            writer.write(head)
+            await write_body(writer, body, framing)
+        await writer.drain()
+        return is_kept
 
     def _head(
         self,

@@ -14,10 +14,12 @@ import asyncio
 import difflib
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, Protocol, assert_never, cast
 
 from aiohttp.http import HttpVersion11
+from aiohttp.streams import StreamReader
 
 from gateway.clock import Clock
 from gateway.core.budget import caps_of_header
@@ -32,15 +34,16 @@ from gateway.core.manifest import Tier
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request, body_bytes
 from gateway.core.outcome import RESULTS, Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.paths import BadTarget, split_target
-from gateway.core.problem import problem
+from gateway.core.problem import Problem, problem
 from gateway.core.tool import AmbiguousPath, Catalog, Match, ToolSpec
 from gateway.core.websocket import SWITCHING, VERSION, request_problem, switching
 from gateway.egress import Switched
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
 from gateway.ingress.caller import Caller, caller_of
 from gateway.ingress.forward import Forward, Traveller
-from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
+from gateway.ingress.http import AtOnce, IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.ingress.refusing import Refusing
+from gateway.ingress.repeated import Repeated
 from gateway.journal.trajectories import Trajectories
 from gateway.stages.flights import quarantined
 from gateway.telemetry import Telemetry
@@ -178,30 +181,43 @@ class Proxy:
             return self._runs(request)
         return self._carry(request)
 
-    def at_once(self, request: IncomingRequest) -> OutgoingResponse | None:
-        """Answer a request of the plainest kind whose call is refused without anybody having to wait. None in every other
-        case, also if something is wrong with it: nothing was done then, and it has to be carried."""
-        if request.method in _ODD or request.field(b"via") is not None or not request.target.startswith(b"/"):
-            return None
-        if not self.is_admitting or self._in_flight >= self._limits.in_flight:
+    def at_once(self, request: IncomingRequest) -> AtOnce | None:
+        """Return what answers requests with this very head while their calls are refused without anybody having to wait.
+
+        None where something is wrong with it, or has to be asked about it first: then it has to be carried.
+        """
+        target = request.target
+        if request.method in _ODD or request.field(b"via") is not None or not target.startswith(b"/"):
             return None
         accepted = self._accept(request)
         if isinstance(accepted, Refusal):
             return None
         tool, match, call = accepted
-        if self.contained and call.agent in self.contained:
-            return None
+        catalog, limits = self.catalog, self._limits
         if match.operation.is_read:
-            self._as_read(request, call)
+            call.action, identified = _action_of_read(call), None
         else:
-            body = request.whole(max_bytes=self._limits.body_max)
-            if body is None or not self._identified(request, call, body, body.data):
+            identified = partial(_identified, kind=_kind(request), has_body=request.has_body)
+        repeated = Repeated(call, self._clock, identified, self._refused_at_once, limits.body_max)
+
+        def answer(content: StreamReader) -> Problem | None:
+            if self.catalog is not catalog or not self.is_admitting or self._in_flight >= limits.in_flight:
                 return None
-        rejected = self._refused_at_once(call)
-        if rejected is None:
-            self.refusing.passed(tool.name)
-            return None
-        return self._answer(call, rejected)
+            if self.contained and call.agent in self.contained:
+                return None
+            rejected = repeated(content)
+            if rejected is None:
+                self.refusing.passed(tool.name)
+                return None
+            return self._told_at_once(call, rejected.refusal)
+
+        return answer
+
+    def _told_at_once(self, call: Call, refusal: Refusal) -> Problem:
+        """Note a refusal and word it, fields of our own included: what `_answer` does, for what is never a step's result."""
+        self._noted(call, refusal)
+        told = problem(refusal, trajectory=call.trajectory or None, step=call.step)
+        return Problem(told.status, told.headers + _marks(call), told.body)
 
     async def _carry(self, request: IncomingRequest) -> OutgoingResponse:
         """Carry a call, if it is one that can be carried."""
@@ -232,7 +248,8 @@ class Proxy:
             if self.contained and (held := self.contained.get(call.agent)):
                 return self._refused(tool.name, quarantined(call, held[0]))
             if match.operation.is_read:
-                self._as_read(request, call)
+                call.request.body = request.stream() if request.has_body else None
+                call.action = _action_of_read(call)
                 rejected = self._refused_now(call) if self.refusing else None
                 return self._answer(call, rejected or await self._pipeline(call))
             if request.is_waiting_for_continue and (rejected := self._peek(call)) is not None:
@@ -248,13 +265,7 @@ class Proxy:
 
     def _refused_now(self, call: Call) -> Rejected | None:
         """Return the refusal of a call to a tool that refuses, where nobody has to wait for it; else None."""
-        return self._refused_at_once(call) if self.refusing.is_hot(call.tool.name) else None
-
-    def _as_read(self, request: IncomingRequest, call: Call) -> None:
-        """Have a read carry its body as it comes, and name it by what stands in front of that."""
-        call.request.body = request.stream() if request.has_body else None
-        name, verb, target = call.tool.name.encode(), request.method.encode(), call.request.target
-        call.action = blake2b(b"%b %b %b" % (name, verb, target), digest_size=16).digest()
+        return self._refused_at_once(call) if call.tool.name in self.refusing else None
 
     async def _about_us(self) -> OutgoingResponse:
         """Answer OPTIONS *, which asks about the gateway as a whole (RFC 9110 section 9.3.7)."""
@@ -481,19 +492,10 @@ class Proxy:
                 detail=f"The body could not be kept on disk ({error}), so nothing was sent. Try again later.",
                 retry_after_ms=5000,
             )
-        if not self._identified(request, call, body, await _digestible(body)):
+        data = await _digestible(body)
+        if not _identified(call, body, kind=_kind(request), has_body=request.has_body, data=data):
             return await self._ambiguous(call, body)
         return None
-
-    def _identified(self, request: IncomingRequest, call: Call, body: Body, data: bytes) -> bool:
-        """Give a call its body, and the digests that tell it from others; return whether it is certain how the tool will
-        read it. `data` is the body, or what stands for it."""
-        call.request.body = body if body.size or request.has_body else None
-        kind = (request.field(b"content-type") or b"").decode("latin-1")
-        target = call.request.target.decode("ascii")
-        operation = f"{call.tool.name}.{call.operation.name}"
-        call.action, call.fingerprint, is_canonical = digests(operation, request.method, target, kind, data)
-        return is_canonical or not call.operation.is_declared or not is_json(kind)
 
     async def _ambiguous(self, call: Call, body: Body) -> OutgoingResponse | None:
         """Refuse JSON that the tool may read otherwise than the rules do; what is too large for rules is not looked at."""
@@ -591,12 +593,15 @@ class Proxy:
                 assert_never(never)
 
     def _refusal_of(self, call: Call, refusal: Refusal) -> OutgoingResponse:
-        code, tool = refusal.code, call.tool.name
-        if code is _FOREIGN:
+        if refusal.code is _FOREIGN:
             return refuse(refusal, call)
-        self._trajectories.note_refusal(call.trajectory, code, tool, call.operation.name)
-        self.refusing.refused(tool, code)
-        return refuse(refusal, call, self._delivery(call) if code in RESULTS else None)
+        self._noted(call, refusal)
+        return refuse(refusal, call, self._delivery(call) if refusal.code in RESULTS else None)
+
+    def _noted(self, call: Call, refusal: Refusal) -> None:
+        tool = call.tool.name
+        self._trajectories.note_refusal(call.trajectory, refusal.code, tool, call.operation.name)
+        self.refusing.refused(tool, refusal.code)
 
     def _pass_on(self, call: Call, reply: Reply, marks: Headers) -> OutgoingResponse:
         return OutgoingResponse(
@@ -736,6 +741,27 @@ def _bad_header(name: str, shape: str) -> Refusal:
 
 def _declared(tool: ToolSpec) -> list[str]:
     return sorted(name for name, operation in tool.operations.items() if operation.is_declared)
+
+
+def _kind(request: IncomingRequest) -> str:
+    return (request.field(b"content-type") or b"").decode("latin-1")
+
+
+def _action_of_read(call: Call) -> bytes:
+    """Name a read by what stands in front of its body, which streams."""
+    name, verb, target = call.tool.name.encode(), call.request.method.encode(), call.request.target
+    return blake2b(b"%b %b %b" % (name, verb, target), digest_size=16).digest()
+
+
+def _identified(call: Call, body: Body, data: bytes, *, kind: str, has_body: bool) -> bool:
+    """Give a call its body, and the digests that tell it from others; return whether it is certain how the tool will read
+    it. `data` is the body, or what stands for it."""
+    call.request.body = body if body.size or has_body else None
+    operation, request = f"{call.tool.name}.{call.operation.name}", call.request
+    call.action, call.fingerprint, is_canonical = digests(
+        operation, request.method, request.target.decode("ascii"), kind, data
+    )
+    return is_canonical or not call.operation.is_declared or not is_json(kind)
 
 
 async def _digestible(body: Body) -> bytes:

@@ -22,31 +22,26 @@ _TOOLS: Final = 1_000
 _HEATING: Final = frozenset({Code.CIRCUIT_OPEN, Code.BULKHEAD_FULL, Code.QUEUE_DEADLINE, Code.RATE_LIMITED})
 
 
-class Refusing(dict[bytes, int]):
-    """The hot tools: how hot each is, by its name as it stands in a target. Mostly empty, and quickly seen to be."""
+class Refusing(dict[str, int]):
+    """The hot tools: how hot each is, by its name. Mostly empty, and quickly seen to be."""
 
-    def is_meant(self, target: bytes) -> bool:
+    def is_meant(self, target: str) -> bool:
         """Whether a request target `/{tool}/...` names a hot one."""
-        return target[1 : target.find(b"/", 1)] in self
-
-    def is_hot(self, tool: str) -> bool:
-        """Whether a tool is hot."""
-        return tool.encode() in self
+        return target[1 : target.find("/", 1)] in self
 
     def refused(self, tool: str, code: Code) -> None:
         """A call to the tool was refused."""
         if code in _HEATING:
             if len(self) >= _TOOLS:
                 self.clear()
-            self[tool.encode()] = HEAT
+            self[tool] = HEAT
 
     def passed(self, tool: str) -> None:
         """A call to the tool was not."""
-        name = tool.encode()
-        heat = self.get(name)
+        heat = self.get(tool)
         if heat is None:
             return
         if heat > 1:
-            self[name] = heat - 1
+            self[tool] = heat - 1
         else:
-            del self[name]
+            del self[tool]

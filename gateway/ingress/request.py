@@ -21,7 +21,7 @@ from gateway.egress.spool import Spool, TooLarge
 if TYPE_CHECKING:
     from gateway.ingress.connection import AgentConnection
 
-__all__ = ["READ_BYTES", "IncomingRequest", "UploadBroken", "asks_for_websocket"]
+__all__ = ["READ_BYTES", "IncomingRequest", "UploadBroken", "asks_for_websocket", "whole_body"]
 
 READ_BYTES = 1 << 16
 
@@ -37,6 +37,20 @@ def asks_for_websocket(message: RawRequestMessage) -> bool:
 
 def _is_welcome() -> bool:
     return True
+
+
+def whole_body(content: StreamReader, max_bytes: int) -> bytes | None:
+    """Return a body that is here, in one piece and no larger than `READ_BYTES`, and leave it there; None of any other.
+
+    Most small ones are like that, and taking them out costs a hundred instructions.
+    """
+    size = content.total_bytes
+    if size > READ_BYTES or size > max_bytes or not content.is_eof() or content.exception() is not None:
+        return None
+    if not size:
+        return b""
+    pieces = content._buffer
+    return pieces[0] if len(pieces) == 1 else None
 
 
 class IncomingRequest:
@@ -153,12 +167,12 @@ class IncomingRequest:
     def whole(self, *, max_bytes: int) -> BytesBody | None:
         """Return the body if all of it is here, and little enough to be held; the same one if asked again. Else None, and it
         has to be read."""
-        content = self._content
-        if self._whole is None and content.is_eof() and content.exception() is None:
-            size = content.total_bytes
-            if size > READ_BYTES or size > max_bytes:
-                return None
-            self._whole = BytesBody(_held(content) if size else b"")
+        if self._whole is None:
+            content = self._content
+            data = whole_body(content, max_bytes)
+            if data is None and content.is_eof() and content.exception() is None and content.total_bytes <= max_bytes:
+                data = content.read_nowait() if content.total_bytes <= READ_BYTES else None
+            self._whole = None if data is None else BytesBody(data)
         return self._whole
 
     def stream(self) -> Body:
@@ -183,12 +197,6 @@ class IncomingRequest:
             raise UploadBroken(f"the request's body stopped coming for {stalled_s:g} s") from error
         except (UploadBroken, OSError, RuntimeError) as error:
             raise UploadBroken("the request's body is malformed or was cut off") from error
-
-
-def _held(content: StreamReader) -> bytes:
-    """Return what a stream that has ended holds. Most hold one piece, and taking it out costs a hundred instructions."""
-    pieces = content._buffer
-    return pieces[0] if len(pieces) == 1 else content.read_nowait()
 
 
 class _Upload:

@@ -59,7 +59,10 @@ REPAIRS = "repairs/"
 _DECIDED = frozenset({Code.WATCHDOG_INTERRUPT, Code.SEMANTIC_DEADLOCK})
 """Refusals that say already what the run should do next, and have seen to it."""
 
-_ENFORCE: Final = RecoveryMode.ENFORCE  # looked up once (docs/adr/0092)
+# Looked up once (docs/adr/0092): what every refusal by the queue or the breaker leads to.
+_ENFORCE: Final = RecoveryMode.ENFORCE
+_TRANSIENT: Final = Trouble.TRANSIENT
+_WAIT: Final = (AT_ONCE[_TRANSIENT].directive, AT_ONCE[_TRANSIENT].explain())
 _STEPS_KEPT = 4096
 _TEXT_LIMIT = 4096
 _SMOOTHING = 0.2
@@ -113,6 +116,8 @@ class RecoveryStage:
     def refused(self, call: Call, outcome: Rejected) -> Rejected:
         """Say what it should lead to."""
         trouble = trouble_of(outcome)
+        if trouble is _TRANSIENT and call.tool.recovery.mode is not _ENFORCE:
+            return Rejected(outcome.refusal.advised(*_WAIT))
         if trouble is None or outcome.refusal.code in _DECIDED:
             return outcome
         return _advised(outcome, self._decided(call, outcome, trouble))

@@ -160,7 +160,8 @@ class WatchdogStage:
         run = self._trajectories.get(call.trajectory)
         dog = None if run is None else run.watch
         if run is not None and dog is not None:
-            self._after(run, dog, call, outcome)
+            if outcome.refusal.code in _NOES:
+                self._after(run, dog, call, outcome)
             self._show_entropy(call, dog)
         return outcome
 

@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from aiohttp.http import RawRequestMessage
+from aiohttp.streams import StreamReader
 
+from gateway.ingress.connection import AgentConnection
 from tests.gateway.harness import Answered, Serving, serving
 from tests.origin import Origin
 
@@ -40,18 +43,16 @@ def without_time(answer: Answered) -> tuple[object, ...]:
 
 
 def told(running: Serving) -> list[bool]:
-    """Note of each request that is asked about whether it was answered at once."""
+    """Note of each request to a tool that refuses whether it was answered at once."""
     asked: list[bool] = []
     front = running.gateway._front
-    answer = front._at_once
-    assert answer is not None
+    answer = front.answer_at_once
 
-    def noted(request: object) -> object:
-        found = answer(request)  # type: ignore[arg-type]
-        asked.append(found is not None)
-        return found
+    def noted(message: RawRequestMessage, content: StreamReader, connection: AgentConnection) -> bool:
+        asked.append(answer(message, content, connection))
+        return asked[-1]
 
-    front._at_once = noted  # type: ignore[assignment]
+    front.answer_at_once = noted  # type: ignore[method-assign]
     return asked
 
 

@@ -14,19 +14,19 @@ HEATING = (Code.CIRCUIT_OPEN, Code.BULKHEAD_FULL, Code.QUEUE_DEADLINE, Code.RATE
 def test_only_what_the_queue_and_the_breaker_say_makes_a_tool_hot(code: Code) -> None:
     refusing = Refusing()
     refusing.refused("pay", code)
-    assert refusing.is_hot("pay") is bool(refusing) is (code in HEATING)
+    assert ("pay" in refusing) is bool(refusing) is (code in HEATING)
 
 
-@pytest.mark.parametrize("target", [b"/pay/", b"/pay/x?y", b"/pay//"])
-def test_a_target_means_the_tool_that_it_begins_with(target: bytes) -> None:
+@pytest.mark.parametrize("target", ["/pay/", "/pay/x?y", "/pay//"])
+def test_a_target_means_the_tool_that_it_begins_with(target: str) -> None:
     refusing = Refusing()
     assert not refusing.is_meant(target)
     refusing.refused("pay", Code.CIRCUIT_OPEN)
     assert refusing.is_meant(target)
 
 
-@pytest.mark.parametrize("target", [b"", b"/", b"*", b"pay/", b"/pa/y", b"/payx/", b"http://pay/x", b"/PAY/"])
-def test_no_other_target_does(target: bytes) -> None:
+@pytest.mark.parametrize("target", ["", "/", "*", "pay/", "/pa/y", "/payx/", "http://pay/x", "/PAY/"])
+def test_no_other_target_does(target: str) -> None:
     refusing = Refusing()
     refusing.refused("pay", Code.CIRCUIT_OPEN)
     assert not refusing.is_meant(target)
@@ -41,9 +41,9 @@ def test_a_tool_cools_down_with_calls_that_pass_and_heats_up_with_one_that_does_
     refusing.refused("pay", Code.BULKHEAD_FULL)
     for _ in range(HEAT - 1):
         refusing.passed("pay")
-    assert refusing.is_hot("pay")
+    assert "pay" in refusing
     refusing.passed("pay")
-    assert not refusing.is_hot("pay")
+    assert "pay" not in refusing
     assert not refusing
 
 
