@@ -8,12 +8,13 @@ Source: RFC 9457; RFC 9110 section 10.2.3 (Retry-After, whole seconds, rounded u
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import orjson
 
-from gateway.core.codes import CODES, Code, CodeRow
+from gateway.core.codes import CODES, Code, CodeRow, Directive
 from gateway.core.message import Headers
 from gateway.core.outcome import Refusal
 from gateway.core.value import frozen
@@ -24,7 +25,9 @@ _TYPE = "urn:seawall:error:"
 
 
 _CONTENT_TYPE: Final = (b"Content-Type", b"application/problem+json")
-_SHOULD_NOT_RETRY: Final = (b"x-should-retry", b"false")
+_TOLD: Headers = (_CONTENT_TYPE,)
+_SHOULD_NOT_RETRY: Headers = ((b"x-should-retry", b"false"),)
+_DIRECTIVES: Final = {directive: directive.value for directive in Directive}
 _OUTCOME_UNKNOWN: Final = Code.OUTCOME_UNKNOWN
 
 
@@ -67,6 +70,7 @@ def _form(code: Code, row: CodeRow) -> _Form:
 
 
 _FORMS: Final = {code: _form(code, row) for code, row in CODES.items()}
+_NAMES: Final = frozenset(_FORMS[Code.INTERNAL].members)
 
 
 def problem(
@@ -93,18 +97,20 @@ def problem(
         members["status"] = status
     if refusal.dispatched:
         members["dispatched"] = refusal.dispatched.value
-    if refusal.directive:
-        members["directive"] = refusal.directive.value
-    for name, value in refusal.extra.items():
-        members.setdefault(name, value)
-    return Problem(status or form.status, _headers(refusal, form, is_retryable), orjson.dumps(members))
+    if refusal.directive is not None:
+        members["directive"] = _DIRECTIVES[refusal.directive]
+    extra = refusal.extra
+    if extra:
+        members.update(extra if _NAMES.isdisjoint(extra) else _further(extra))
+    headers = _TOLD if refusal.location is None else (_CONTENT_TYPE, (b"Location", refusal.location.encode("ascii")))
+    if is_retryable and retry_after_ms is not None:
+        seconds = -(-retry_after_ms // 1000)
+        headers += ((b"Retry-After", b"%d" % (seconds if seconds > 1 else 1)),)
+    if not (is_retryable and form.client_may_retry):
+        headers += _SHOULD_NOT_RETRY
+    return Problem(status or form.status, headers, orjson.dumps(members))
 
 
-def _headers(refusal: Refusal, form: _Form, is_retryable: bool) -> Headers:
-    headers: Headers = (_CONTENT_TYPE,)
-    if refusal.location is not None:
-        headers = (*headers, (b"Location", refusal.location.encode("ascii")))
-    if is_retryable and refusal.retry_after_ms is not None:
-        seconds = -(-refusal.retry_after_ms // 1000)
-        headers = (*headers, (b"Retry-After", b"%d" % (seconds if seconds > 1 else 1)))
-    return headers if is_retryable and form.client_may_retry else (*headers, _SHOULD_NOT_RETRY)
+def _further(extra: Mapping[str, object]) -> dict[str, object]:
+    """Return the members that are not the contract's own, which no refusal can say otherwise."""
+    return {name: value for name, value in extra.items() if name not in _NAMES}

@@ -547,8 +547,12 @@ class Trajectories:
 
     def note_refusal(self, name: str, code: Code, tool: str, operation: str) -> None:
         """Count a refusal for the run's audit; `flush_refusals` writes the counts."""
-        if name in self._refusals or len(self._refusals) < _REFUSING_RUNS:
-            self._refusals.setdefault(name, Counter())[(code.value, tool, operation)] += 1
+        counts = self._refusals.get(name)
+        if counts is None:
+            if len(self._refusals) >= _REFUSING_RUNS:
+                return
+            counts = self._refusals[name] = Counter()
+        counts[(code, tool, operation)] += 1
 
     def note_decision(self, name: str, rule: str, effect: str, operation: str, *, is_shadow: bool) -> None:
         """Count what a rule decided about a call of the run, or would have; written with the refusals."""
@@ -629,7 +633,7 @@ class Trajectories:
         counts = self._refusals.pop(name)
         run = self._runs.get(name) or self._closed.get(name)
         if run is not None:
-            told = [(code, tool, operation, count) for (code, tool, operation), count in counts.items()]
+            told = [(str(code), tool, operation, count) for (code, tool, operation), count in counts.items()]
             self.record(run, [RefusalsObserved(refusals=told)], lazy=True)
 
     def _write_decisions(self, name: str) -> None:

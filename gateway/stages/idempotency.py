@@ -113,15 +113,16 @@ class IdempotencyStage:
             return True
         if call.caller_key is not None:
             return False
-        action, content = call.action.hex(), call.fingerprint.hex()
+        action = call.action.hex()
         if (run.state.id, action) in self._flights:
             return False
-        candidates = (run,) if call.trajectory else trajectories.implicit(call.agent)
+        if call.trajectory and action not in run.state.actions:
+            return True
         # Of an agent's implicit runs there are none while one of them has to be read again.
+        candidates = (run,) if call.trajectory else trajectories.implicit(call.agent)
+        content = call.fingerprint.hex()
         return bool(candidates) and all(
-            action not in one.state.actions
-            or isinstance(recall(one.state, action=action, fingerprint=content, caller=None), New)
-            for one in candidates
+            isinstance(recall(one.state, action=action, fingerprint=content, caller=None), New) for one in candidates
         )
 
     def refused(self, call: Call, outcome: Rejected) -> Rejected:

@@ -159,6 +159,7 @@ class Spread:
 
     def __init__(self, row: Metric) -> None:
         self._row = row
+        self._buckets = row.buckets
         self._seen: dict[str, list[float]] = {} if row.labels else {"": self._nothing()}
 
     def observe(self, label: str, value: float) -> None:
@@ -166,7 +167,7 @@ class Spread:
         seen = self._seen.get(label)
         if seen is None:
             seen = self._seen[label] = self._nothing()
-        seen[bisect_left(self._row.buckets, value)] += 1
+        seen[bisect_left(self._buckets, value)] += 1
         seen[-1] += value
 
     def _nothing(self) -> list[float]:

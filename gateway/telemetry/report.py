@@ -209,7 +209,7 @@ class Telemetry:
         metrics.call_seconds.observe(name, seconds)
         if verdict.code is not None:
             metrics.refusals[(name, verdict.code)] += 1
-        if isinstance(handle, CallSpan):
+        if handle is not None and isinstance(handle, CallSpan):
             call.trace = None
             handle.finished(call, verdict)
         if self._is_debug():
