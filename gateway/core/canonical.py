@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple, NoReturn
@@ -23,6 +24,7 @@ import orjson
 __all__ = [
     "Digests",
     "action_digest",
+    "action_namer",
     "ambiguity",
     "canonical_body",
     "digests",
@@ -128,6 +130,24 @@ def digests(operation: str, method: str, target: str, content_type: str, body: b
     content = blake2b(_parts(method) + asked + _parts(media_type(content_type)) + length, digest_size=DIGEST_BYTES)
     content.update(canonical)
     return Digests(action.digest(), content.digest(), canonical is not body)
+
+
+def action_namer(operation: str, method: str, target: str, content_type: str) -> Callable[[bytes], tuple[bytes, bool]]:
+    """Return what names the actions of calls that differ in nothing but their bodies.
+
+    It takes a body and returns its `action_digest`, and whether the body was found to be JSON that everybody reads in the
+    same way.
+    """
+    raw = target.encode("utf-8", "surrogatepass")
+    begun = blake2b(_parts(operation, method) + _LENGTH(len(raw)) + raw, digest_size=DIGEST_BYTES)
+
+    def named(body: bytes) -> tuple[bytes, bool]:
+        canonical, digest = canonical_body(content_type, body), begun.copy()
+        digest.update(_LENGTH(len(canonical)))
+        digest.update(canonical)
+        return digest.digest(), canonical is not body
+
+    return named
 
 
 def ambiguity(text: bytes) -> str | None:

@@ -332,6 +332,11 @@ class AgentConnection(BaseProtocol):
         message, content = item
         # Not with others behind it: so many answers in one pass of the loop would hold up everybody else's.
         if self._server.refusing and not self._queue and self._server.answer_at_once(message, content, self):
+            if not (self._is_deaf or self._is_closing or self._buffer_paused or self._parser is None):
+                self._unconsumed -= 1
+                self._parser.message_consumed()
+                self._alarm.set(self._loop.time() + self._server.limits.keepalive_s)
+                return
             self._consumed()
             self._served(content, is_kept=True)
             return

@@ -14,7 +14,6 @@ import asyncio
 import difflib
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, Protocol, assert_never, cast
 
@@ -24,7 +23,7 @@ from aiohttp.streams import StreamReader
 from gateway.clock import Clock
 from gateway.core.budget import caps_of_header
 from gateway.core.call import Call, Handler
-from gateway.core.canonical import ambiguity, digests, is_json
+from gateway.core.canonical import action_namer, ambiguity, digests, is_json
 from gateway.core.codes import Code
 from gateway.core.environment import EVALUATED_LIMIT
 from gateway.core.forwarding import BadHops, hops_left, unfit, via
@@ -186,19 +185,19 @@ class Proxy:
 
         None where something is wrong with it, or has to be asked about it first: then it has to be carried.
         """
-        target = request.target
-        if request.method in _ODD or request.field(b"via") is not None or not target.startswith(b"/"):
+        field = request.fields
+        if (
+            request.method in _ODD
+            or not request.target.startswith(b"/")
+            or b"via" in field
+            or b"idempotency-key" in field
+        ):
             return None
         accepted = self._accept(request)
-        if isinstance(accepted, Refusal):
+        repeated = None if isinstance(accepted, Refusal) else self._repeated(request, accepted[2])
+        if isinstance(accepted, Refusal) or repeated is None:
             return None
-        tool, match, call = accepted
-        catalog, limits = self.catalog, self._limits
-        if match.operation.is_read:
-            call.action, identified = _action_of_read(call), None
-        else:
-            identified = partial(_identified, kind=_kind(request), has_body=request.has_body)
-        repeated = Repeated(call, self._clock, identified, self._refused_at_once, limits.body_max)
+        call, catalog, limits = accepted[2], self.catalog, self._limits
 
         def answer(content: StreamReader) -> Problem | None:
             if self.catalog is not catalog or not self.is_admitting or self._in_flight >= limits.in_flight:
@@ -207,11 +206,25 @@ class Proxy:
                 return None
             rejected = repeated(content)
             if rejected is None:
-                self.refusing.passed(tool.name)
+                self.refusing.passed(call.tool.name)
                 return None
             return self._told_at_once(call, rejected.refusal)
 
         return answer
+
+    def _repeated(self, request: IncomingRequest, call: Call) -> Repeated | None:
+        """Return a call as one that is made again and again; None where the journal has to be asked whose key it has."""
+        kind, named, operation = _kind(request), None, call.operation
+        if operation.is_read:
+            call.action = _action_of_read(call)
+        elif call.caller_key is not None:
+            return None
+        else:
+            target = call.request.target.decode("ascii")
+            named = action_namer(f"{call.tool.name}.{operation.name}", request.method, target, kind)
+        is_certain = not operation.is_declared or not is_json(kind)
+        most = self._limits.body_max
+        return Repeated(call, self._clock, named, self._refused_at_once, is_certain=is_certain, body_max=most)
 
     def _told_at_once(self, call: Call, refusal: Refusal) -> Problem:
         """Note a refusal and word it, fields of our own included: what `_answer` does, for what is never a step's result."""
@@ -492,8 +505,11 @@ class Proxy:
                 detail=f"The body could not be kept on disk ({error}), so nothing was sent. Try again later.",
                 retry_after_ms=5000,
             )
-        data = await _digestible(body)
-        if not _identified(call, body, kind=_kind(request), has_body=request.has_body, data=data):
+        call.request.body = body if body.size or request.has_body else None
+        kind, target, data = _kind(request), call.request.target.decode("ascii"), await _digestible(body)
+        operation = f"{call.tool.name}.{call.operation.name}"
+        call.action, call.fingerprint, is_canonical = digests(operation, request.method, target, kind, data)
+        if not is_canonical and call.operation.is_declared and is_json(kind):
             return await self._ambiguous(call, body)
         return None
 
@@ -751,17 +767,6 @@ def _action_of_read(call: Call) -> bytes:
     """Name a read by what stands in front of its body, which streams."""
     name, verb, target = call.tool.name.encode(), call.request.method.encode(), call.request.target
     return blake2b(b"%b %b %b" % (name, verb, target), digest_size=16).digest()
-
-
-def _identified(call: Call, body: Body, data: bytes, *, kind: str, has_body: bool) -> bool:
-    """Give a call its body, and the digests that tell it from others; return whether it is certain how the tool will read
-    it. `data` is the body, or what stands for it."""
-    call.request.body = body if body.size or has_body else None
-    operation, request = f"{call.tool.name}.{call.operation.name}", call.request
-    call.action, call.fingerprint, is_canonical = digests(
-        operation, request.method, request.target.decode("ascii"), kind, data
-    )
-    return is_canonical or not call.operation.is_declared or not is_json(kind)
 
 
 async def _digestible(body: Body) -> bytes:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from aiohttp.streams import StreamReader
 
 from gateway.core.call import Call
-from gateway.core.message import BytesBody
 from gateway.core.outcome import Rejected
 from gateway.ingress.request import whole_body
 
@@ -30,27 +29,31 @@ class Repeated:
     """One call, made again and again. Nobody who is refused at once is kept by anybody, so it may be the same object.
 
     Args:
-        call: as it was accepted the first time.
+        call: as it was accepted the first time; with its action, where no body is part of that.
         clock: for when it is accepted now.
-        identified: gives the call its body and the digests of it; False where it is not certain how the tool reads it. None
-            of a call that is named by its head alone.
+        named: names the action by the body, and says whether that is certain to be read by the tool as it is by the rules
+            (`core/canonical.py`); None of a call that is named by its head alone.
+        is_certain: whether the tool reads every body so.
         refused: `Pipeline.refused_at_once`.
         body_max: bytes of the largest body taken.
     """
 
-    __slots__ = ("_body_max", "_call", "_clock", "_identified", "_initial", "_latest", "_refused")
+    __slots__ = ("_body_max", "_call", "_clock", "_initial", "_is_certain", "_latest", "_named", "_refused")
 
     def __init__(
         self,
         call: Call,
         clock: Clock,
-        identified: Callable[[Call, BytesBody, bytes], bool] | None,
+        named: Callable[[bytes], tuple[bytes, bool]] | None,
         refused: Callable[[Call], Rejected | None],
+        *,
+        is_certain: bool,
         body_max: int,
     ) -> None:
         self._call = call
         self._clock = clock
-        self._identified = identified
+        self._named = named
+        self._is_certain = is_certain
         self._refused = refused
         self._body_max = body_max
         self._initial = (call.trajectory, call.traceparent)
@@ -58,24 +61,22 @@ class Repeated:
 
     def __call__(self, content: StreamReader) -> Rejected | None:
         """Return the refusal of the call with this body; None where it is not refused, or not without waiting."""
-        call = self._call
-        if not (content.is_eof() if self._identified is None else self._takes(call, content, self._identified)):
-            return None
+        call, named = self._call, self._named
+        if named is None:
+            if not content.is_eof():
+                return None
+        else:
+            data = whole_body(content, self._body_max)
+            if data is None or not (data == self._latest or self._takes(data, named)):
+                return None
         call.trajectory, call.traceparent = self._initial
         call.tracestate, call.trace, call.attempt = None, None, 0
         call.started = now = self._clock.now()
         call.deadline = now + call.operation.timeouts.total
         return self._refused(call)
 
-    def _takes(self, call: Call, content: StreamReader, identified: Callable[[Call, BytesBody, bytes], bool]) -> bool:
-        data = whole_body(content, self._body_max)
-        if data is None:
-            return False
-        if data != self._latest:
-            self._latest = None
-            if not identified(call, BytesBody(data), data):
-                return False
-            call.request.body = None
-            if len(data) <= KEPT_BYTES:
-                self._latest = data
-        return True
+    def _takes(self, data: bytes, named: Callable[[bytes], tuple[bytes, bool]]) -> bool:
+        self._call.action, is_canonical = named(data)
+        is_taken = is_canonical or self._is_certain
+        self._latest = data if is_taken and len(data) <= KEPT_BYTES else None
+        return is_taken

@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.canonical import _looks_lossy, action_digest, ambiguity, canonical_body, digests, fingerprint, is_json
+from gateway.core.canonical import (
+    _looks_lossy,
+    action_digest,
+    action_namer,
+    ambiguity,
+    canonical_body,
+    digests,
+    fingerprint,
+    is_json,
+)
 
 JSON = "application/json"
 
@@ -132,6 +141,7 @@ def test_digests_are_those_that_journals_hold(operation: str, method: str, targe
 @given(st.binary(max_size=60), st.sampled_from(["application/json", "text/plain; a=b", ""]))
 def test_both_digests_at_once_are_the_two_digests(body: bytes, kind: str) -> None:
     both = digests("tool.hold", "POST", "/x?y", kind, body)
+    assert action_namer("tool.hold", "POST", "/x?y", kind)(body) == (both.action, both.is_canonical)
     assert both[:2] == (action_digest("tool.hold", "POST", "/x?y", kind, body), fingerprint("POST", "/x?y", kind, body))
 
 

@@ -11,7 +11,6 @@ from aiohttp.streams import StreamReader
 from gateway.core.call import Call
 from gateway.core.codes import Code
 from gateway.core.manifest import Tier
-from gateway.core.message import BytesBody
 from gateway.core.outcome import Refusal, Rejected
 from gateway.ingress.repeated import KEPT_BYTES, Repeated
 from tests.builders import call_of, operation_of, tool_of
@@ -40,12 +39,12 @@ class Bench:
         self.digested: list[bytes] = []
         self.found: list[tuple[object, ...]] = []
         self.answers = answers
-        self.ask = Repeated(self.call, self.clock, None if is_read else self.identified, self.refused, 1 << 20)
+        named = None if is_read else self.named
+        self.ask = Repeated(self.call, self.clock, named, self.refused, is_certain=False, body_max=1 << 20)
 
-    def identified(self, call: Call, body: BytesBody, data: bytes) -> bool:
+    def named(self, data: bytes) -> tuple[bytes, bool]:
         self.digested.append(data)
-        call.action = data[:4]
-        return data != b"?"
+        return data[:4], data != b"?"
 
     def refused(self, call: Call) -> Rejected | None:
         self.found.append(
@@ -63,7 +62,6 @@ async def test_nothing_of_the_call_before_is_left() -> None:
     now = bench.clock.now()
     assert bench.found[-1] == ("", now, now + bench.call.operation.timeouts.total, 0, b"2", b"", None)
     assert bench.found[0][1:3] == tuple(time - 2.0 for time in bench.found[-1][1:3])  # type: ignore[operator]
-    assert bench.call.request.body is None
 
 
 @pytest.mark.parametrize(("size", "times"), [(0, 1), (2, 1), (KEPT_BYTES, 1), (KEPT_BYTES + 1, 2)])
