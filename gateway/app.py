@@ -426,6 +426,7 @@ class Gateway:
             pseudonym,
             self._forward,
             breaker.peek,
+            pipeline.refused_at_once,
         )
         self._proxy.held_by = self._quarantiner.is_quarantined
         self._proxy.on_stray = self._quarantiner.on_stray
@@ -514,11 +515,13 @@ class Gateway:
         address = self.settings.listen_address
         limits = self.settings.limits
         door = self._forward.handler = Door(
-            self._proxy, self._tokens, self._clock, partial(self._telemetry.refused, "other")
+            self._proxy, self._tokens, self._clock, partial(self._telemetry.refused, "other"), self._proxy.at_once
         )
         self._front = HttpFront(
             door,
             refuse=refuse_request,
+            at_once=door.at_once,
+            refusing=self._proxy.refusing,
             line_bytes=limits.request_line,
             field_bytes=limits.header_field,
             fields=limits.header_fields,

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from gateway.core.call import FORWARD, Call, Handler, Stage
-from gateway.core.outcome import Outcome
+from gateway.core.call import FORWARD, Call, Foreseeing, Handler, Passable, Stage
+from gateway.core.outcome import Outcome, Rejected
 from gateway.core.tool import Operation, ToolSpec
+from gateway.core.value import frozen
 from gateway.stages.admission import AdmissionStage
 from gateway.stages.approval import ApprovalStage, is_gated
 from gateway.stages.breaker import BreakerStage
@@ -109,6 +110,44 @@ class Stages:
         )
 
 
+@frozen(kw_only=False)
+class _Road:
+    """What the forward calls of an operation of `tool` pass, and the short cut of those that are refused at its end.
+
+    Attributes:
+        foresee: says whether a call would be refused; None where there is no short cut.
+        asked, told: of the stages in front, whether they let a call pass, and what they do with its refusal; from the
+            inside out, as refusals travel. So the outermost, which reports a call's beginning, is asked when nobody can
+            say no any more.
+    """
+
+    tool: ToolSpec
+    handler: Handler
+    foresee: Callable[[Call], Rejected | None] | None
+    asked: tuple[Callable[[Call], bool], ...]
+    told: tuple[Callable[[Call, Rejected], Rejected], ...]
+
+
+def _shortcut(
+    stages: Sequence[Stage],
+) -> tuple[
+    Callable[[Call], Rejected | None] | None,
+    tuple[Callable[[Call], bool], ...],
+    tuple[Callable[[Call, Rejected], Rejected], ...],
+]:
+    """Return the short cut of a road, from the queue outwards; none where it passes a stage that does more than look."""
+    passed: list[Passable] = []
+    for stage in stages:
+        if isinstance(stage, Foreseeing):
+            inside_out = passed[::-1]
+            told = [one.refused for one in inside_out if type(one).refused is not Passable.refused]
+            return stage.foresee, tuple([one.lets_pass for one in inside_out]), (stage.refused, *told)
+        if not isinstance(stage, Passable):
+            break
+        passed.append(stage)
+    return None, (), ()
+
+
 class Pipeline:
     """A handler that takes each call down the road of its operation. Calls that are our own go down the whole road."""
 
@@ -116,26 +155,45 @@ class Pipeline:
         self._stages = stages
         self._innermost = innermost
         self._whole = compose([stage for stage, _ in stages], innermost)
-        self._roads: dict[Operation, tuple[ToolSpec, Handler]] = {}
+        self._roads: dict[Operation, _Road] = {}
 
     def __call__(self, call: Call) -> Awaitable[Outcome]:
         """Return the outcome of the call."""
         if call.lane is not FORWARD:
             return self._whole(call)
         road = self._roads.get(call.operation)
-        if road is None or road[0] is not call.tool:
+        if road is None or road.tool is not call.tool:
             road = self._lay_out(call.tool, call.operation)
-        return road[1](call)
+        return road.handler(call)
+
+    def refused_at_once(self, call: Call) -> Rejected | None:
+        """Return the refusal that a fresh forward call meets at the queue or the breaker, where it meets one and all stages
+        in front of them would only let it pass: what `await self(call)` would return, and everything done that it would do.
+
+        None, and nothing done that anybody would notice, in every other case: then the call has to be made.
+        """
+        road = self._roads.get(call.operation)
+        if road is None or road.tool is not call.tool:
+            road = self._lay_out(call.tool, call.operation)
+        outcome = None if road.foresee is None else road.foresee(call)
+        if outcome is None:
+            return None
+        for lets_pass in road.asked:
+            if not lets_pass(call):
+                return None
+        for refused in road.told:
+            outcome = refused(call, outcome)
+        return outcome
 
     def reconfigure(self) -> None:
         """Forget the roads of operations that may be gone."""
         self._roads.clear()
 
-    def _lay_out(self, tool: ToolSpec, operation: Operation) -> tuple[ToolSpec, Handler]:
+    def _lay_out(self, tool: ToolSpec, operation: Operation) -> _Road:
         if len(self._roads) >= _ROADS:
             self._roads.clear()
         stages = [stage for stage, concerns in self._stages if concerns(tool, operation)]
-        road = self._roads[operation] = (tool, compose(stages, self._innermost))
+        road = self._roads[operation] = _Road(tool, compose(stages, self._innermost), *_shortcut(stages))
         return road
 
 

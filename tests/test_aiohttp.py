@@ -45,6 +45,14 @@ async def test_the_end_of_an_answer_can_be_told_at_once() -> None:
         assert content.read_nowait() == b"ok"
 
 
+async def test_a_body_that_came_in_one_piece_lies_in_its_stream_as_it_came() -> None:
+    for data, pieces in ((b"2\r\nok\r\n0\r\n\r\n", [b"ok"]), (b"1\r\no\r\n1\r\nk\r\n0\r\n\r\n", [b"o", b"k"])):
+        ((_, content),) = response_parser().feed_data(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + data)[
+            0
+        ]
+        assert (list(content._buffer), content.total_bytes) == (pieces, 2)
+
+
 async def test_feeding_the_end_tells_a_whole_answer_from_a_part() -> None:
     whole = response_parser()
     whole.feed_data(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")

@@ -151,13 +151,31 @@ class Admission:
             deadline: monotonic seconds after which the place is worthless.
             has_token: whether the meter has a rate token now.
         """
-        refusal = self._refusal(is_ours, now, deadline, has_token)
+        refusal = self.refusal(is_ours=is_ours, now=now, deadline=deadline, has_token=has_token)
         if refusal is not None:
-            self._refusals += 1
+            self.refused()
             return refusal
         ticket = Ticket(agent, is_ours, next(self._seq), now, deadline)
         self._queue(is_ours).push(ticket)
         return ticket
+
+    def refusal(self, *, is_ours: bool, now: float, deadline: float, has_token: bool) -> AdmissionRefusal | None:
+        """Return why `request` would give no place, or None if it would. Arguments as there; changes nothing."""
+        has_slot = self._has_slot(is_ours)
+        if deadline <= now:
+            return AdmissionRefusal(Code.QUEUE_DEADLINE, self._expected_wait_s(is_ours, has_token))
+        if has_slot and has_token and not self._ahead(is_ours):
+            return None
+        wait_s = self._expected_wait_s(is_ours, has_token)
+        if self._is_full(is_ours):
+            return AdmissionRefusal(Code.RATE_LIMITED if has_slot else Code.BULKHEAD_FULL, wait_s or _UNKNOWN_WAIT_S)
+        if now + wait_s > deadline:
+            return AdmissionRefusal(Code.QUEUE_DEADLINE, wait_s)
+        return None
+
+    def refused(self) -> None:
+        """Count a caller that was told a `refusal`."""
+        self._refusals += 1
 
     def grant_at_once(self, agent: str, *, is_ours: bool, now: float, deadline: float) -> Ticket | None:
         """Return a ticket with a slot if nobody who would go first waits and a slot is free; else None, and nothing changed.
@@ -265,19 +283,6 @@ class Admission:
 
     def _ahead(self, is_ours: bool) -> int:
         return self._ours.waiting + (0 if is_ours else self._forward.waiting)
-
-    def _refusal(self, is_ours: bool, now: float, deadline: float, has_token: bool) -> AdmissionRefusal | None:
-        has_slot = self._has_slot(is_ours)
-        if deadline <= now:
-            return AdmissionRefusal(Code.QUEUE_DEADLINE, self._expected_wait_s(is_ours, has_token))
-        if has_slot and has_token and not self._ahead(is_ours):
-            return None
-        wait_s = self._expected_wait_s(is_ours, has_token)
-        if self._is_full(is_ours):
-            return AdmissionRefusal(Code.RATE_LIMITED if has_slot else Code.BULKHEAD_FULL, wait_s or _UNKNOWN_WAIT_S)
-        if now + wait_s > deadline:
-            return AdmissionRefusal(Code.QUEUE_DEADLINE, wait_s)
-        return None
 
     def _is_full(self, is_ours: bool) -> bool:
         """Whether a call that has to wait has nowhere to. Ours may always wait, in a queue as long as the domain is wide."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from gateway.core.message import Request
-from gateway.core.outcome import Outcome
+from gateway.core.outcome import Outcome, Rejected
 from gateway.core.tool import BoundRequest, Operation, ToolSpec
 
-__all__ = ["COMPENSATION", "FINALIZATION", "FORWARD", "Call", "Handler", "Lane", "Stage"]
+__all__ = ["COMPENSATION", "FINALIZATION", "FORWARD", "Call", "Foreseeing", "Handler", "Lane", "Passable", "Stage"]
 
 
 class Lane(StrEnum):
@@ -124,3 +124,35 @@ class Stage(Protocol):
 
         Usually `async def`; a stage that has nothing to do after the call may return `proceed(call)` itself.
         """
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A stage that knows at any time whether it would refuse a call: the queue, and through it the breaker."""
+
+    def foresee(self, call: Call) -> Rejected | None:
+        """Return the refusal that the call would meet here now, or None. Takes nothing."""
+
+    def refused(self, call: Call, outcome: Rejected) -> Rejected:
+        """Do what is done here with a call that is refused so, and return what becomes of the refusal."""
+
+
+@runtime_checkable
+class Passable(Protocol):
+    """A stage that a call which is refused further in can pass at once, with nobody waiting for anything.
+
+    Together the two methods do what `__call__` does to a fresh forward call whose `proceed` returns that refusal.
+    """
+
+    def lets_pass(self, call: Call) -> bool:
+        """Return whether the stage, asked now, would hand the call on and wait for nothing before that.
+
+        False, too, where it takes more than a look to tell. Nobody notices that it was asked.
+        """
+
+    def refused(self, call: Call, outcome: Rejected) -> Rejected:
+        """Do what is done here with a call that was let pass and came back refused, and return what becomes of it.
+
+        Nothing, where a stage does not say otherwise; it is not even asked then.
+        """
+        return outcome

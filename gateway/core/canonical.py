@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple, NoReturn
@@ -23,6 +24,7 @@ import orjson
 __all__ = [
     "Digests",
     "action_digest",
+    "action_namer",
     "ambiguity",
     "canonical_body",
     "digests",
@@ -41,7 +43,7 @@ CANONICAL_LIMIT_BYTES: Final = 256 << 10
 _STRING = re.compile(rb'"(?:[^"\\]|\\.|\\\Z)*+(?:"|\Z)', re.DOTALL)
 """Ends at the end of the text too, so that an unclosed string costs one scan and not one a quote."""
 
-_LENGTHS: Final = struct.Struct(">4Q").pack
+_LENGTH: Final = struct.Struct(">Q").pack
 
 _SHAPES: Final = bytes(0x39 if 0x30 <= byte < 0x3A else 0x2E if byte in b".eE" else 0x20 for byte in range(256))
 """Digits to 9, what follows the digits of a float to a full stop, all else to a space."""
@@ -53,6 +55,7 @@ def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
+@lru_cache(maxsize=256)
 def is_json(content_type: str) -> bool:
     """Whether a Content-Type names JSON (`application/json`, `application/problem+json` and the like)."""
     kind = media_type(content_type)
@@ -84,7 +87,7 @@ def action_digest(operation: str, method: str, target: str, content_type: str, b
 
     `target` is the raw path and query. For a body that is not in memory pass its own digest as `body`.
     """
-    return _digest(operation.encode(), method.encode(), _bytes(target), canonical_body(content_type, body))
+    return digests(operation, method, target, content_type, body).action
 
 
 def fingerprint(method: str, target: str, content_type: str, body: bytes) -> bytes:
@@ -92,9 +95,7 @@ def fingerprint(method: str, target: str, content_type: str, body: bytes) -> byt
 
     Unlike `action_digest` it knows nothing of the manifest, so a reload does not change it.
     """
-    return _digest(
-        method.encode(), _bytes(target), media_type(content_type).encode(), canonical_body(content_type, body)
-    )
+    return digests("", method, target, content_type, body).fingerprint
 
 
 def digits_alike(text: bytes) -> bytes:
@@ -118,12 +119,35 @@ class Digests(NamedTuple):
 
 
 def digests(operation: str, method: str, target: str, content_type: str, body: bytes) -> Digests:
-    """Return `action_digest` and `fingerprint` of one call, for the price of one look at its body."""
-    verb, raw, canonical = method.encode(), _bytes(target), canonical_body(content_type, body)
-    kind = media_type(content_type).encode()
-    return Digests(
-        _digest(operation.encode(), verb, raw, canonical), _digest(verb, raw, kind, canonical), canonical is not body
-    )
+    """Return `action_digest` and `fingerprint` of one call, for the price of one look at its body.
+
+    What is digested is each part with its length in front, so that no two lists of parts look alike.
+    """
+    canonical, raw = canonical_body(content_type, body), target.encode("utf-8", "surrogatepass")
+    asked, length = _LENGTH(len(raw)) + raw, _LENGTH(len(canonical))
+    action = blake2b(_parts(operation, method) + asked + length, digest_size=DIGEST_BYTES)
+    action.update(canonical)
+    content = blake2b(_parts(method) + asked + _parts(media_type(content_type)) + length, digest_size=DIGEST_BYTES)
+    content.update(canonical)
+    return Digests(action.digest(), content.digest(), canonical is not body)
+
+
+def action_namer(operation: str, method: str, target: str, content_type: str) -> Callable[[bytes], tuple[bytes, bool]]:
+    """Return what names the actions of calls that differ in nothing but their bodies.
+
+    It takes a body and returns its `action_digest`, and whether the body was found to be JSON that everybody reads in the
+    same way.
+    """
+    raw = target.encode("utf-8", "surrogatepass")
+    begun = blake2b(_parts(operation, method) + _LENGTH(len(raw)) + raw, digest_size=DIGEST_BYTES)
+
+    def named(body: bytes) -> tuple[bytes, bool]:
+        canonical, digest = canonical_body(content_type, body), begun.copy()
+        digest.update(_LENGTH(len(canonical)))
+        digest.update(canonical)
+        return digest.digest(), canonical is not body
+
+    return named
 
 
 def ambiguity(text: bytes) -> str | None:
@@ -146,16 +170,10 @@ def ambiguity(text: bytes) -> str | None:
     return None
 
 
-def _digest(a: bytes, b: bytes, c: bytes, d: bytes) -> bytes:
-    """Each part with its length in front, so that no two lists of parts look alike."""
-    lengths = _LENGTHS(len(a), len(b), len(c), len(d))
-    return blake2b(
-        b"".join((lengths[:8], a, lengths[8:16], b, lengths[16:24], c, lengths[24:], d)), digest_size=DIGEST_BYTES
-    ).digest()
-
-
-def _bytes(target: str) -> bytes:
-    return target.encode("utf-8", "surrogatepass")
+@lru_cache(maxsize=1024)
+def _parts(*texts: str) -> bytes:
+    """Return texts that many calls have in common as parts of what is digested."""
+    return b"".join([_LENGTH(len(part)) + part for part in (text.encode() for text in texts)])
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

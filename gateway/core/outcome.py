@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import assert_never
+from typing import Final, assert_never
 
 from gateway.core.codes import Code, Directive, Dispatched
 from gateway.core.fault import Fault
 from gateway.core.message import Reply
 from gateway.core.value import frozen
 
-__all__ = ["Failed", "InDoubt", "Outcome", "Refusal", "Rejected", "Success", "is_result"]
+__all__ = ["RESULTS", "Failed", "InDoubt", "Outcome", "Refusal", "Rejected", "Success", "is_result"]
 
 
 @frozen
@@ -50,6 +50,20 @@ class Refusal:
     location: str | None = None
     directive: Directive | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
+
+    def advised(self, directive: Directive, explain: Mapping[str, object]) -> Refusal:
+        """Return the same refusal with what a policy says that the run should do next, and why (`explain`)."""
+        return Refusal(
+            code=self.code,
+            detail=self.detail,
+            retry_after_ms=self.retry_after_ms,
+            dispatched=self.dispatched,
+            retryable=self.retryable,
+            dependency=self.dependency,
+            location=self.location,
+            directive=directive,
+            extra={**self.extra, "explain": explain},
+        )
 
 
 @frozen(kw_only=False)
@@ -102,6 +116,9 @@ class InDoubt:
 
 Outcome = Success | Rejected | Failed | InDoubt
 
+RESULTS: Final = frozenset({Code.POSTCONDITION})
+"""Refusals of ours that are a step's result all the same: judgements on what the tool has answered."""
+
 
 def is_result(outcome: Outcome) -> bool:
     """Return whether an agent that reads this has the result of its step, so that its next identical call is a new one.
@@ -113,7 +130,7 @@ def is_result(outcome: Outcome) -> bool:
         case Success() | Failed():
             return True
         case Rejected(refusal):
-            return refusal.code is Code.POSTCONDITION
+            return refusal.code in RESULTS
         case InDoubt():
             return False
         case _ as never:

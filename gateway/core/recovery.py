@@ -16,9 +16,10 @@ Dependable and Secure Computing", 2004 (forward and backward recovery).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from annotated_types import Ge, Gt, Le
 
@@ -31,6 +32,7 @@ from gateway.core.outcome import Failed, InDoubt, Outcome, Rejected, Success
 from gateway.core.setting import CEL, SECONDS, Doc
 
 __all__ = [
+    "AT_ONCE",
     "Decision",
     "Headroom",
     "RecoveryMode",
@@ -113,13 +115,16 @@ _BY_CODE = {
 }
 
 
+_REFUSED: Final = {code: _BY_CODE.get(code) or _BY_CLASS[row.error_class] for code, row in CODES.items()}
+
+
 def trouble_of(outcome: Outcome) -> Trouble | None:
     """Return what kind of trouble an outcome is, or None if it is none. A manifest's own rules go before this table."""
     match outcome:
+        case Rejected(refusal):
+            return _REFUSED[refusal.code]
         case Success():
             return None
-        case Rejected(refusal):
-            return _BY_CODE.get(refusal.code) or _BY_CLASS[CODES[refusal.code].error_class]
         case InDoubt():
             return Trouble.UNKNOWN
         case Failed(fault=Fault.CLIENT_ERROR, reply=reply):
@@ -195,23 +200,36 @@ class Decision:
         return {"directive": self.directive.value, "gate": self.gate, "why": self.why, **self.figures}
 
 
+AT_ONCE: Final[Mapping[Trouble, Decision]] = {
+    Trouble.TRANSIENT: Decision(
+        directive=Directive.TRANSIENT_RETRY,
+        gate=1,
+        why="such trouble passes by itself",
+        figures={"class": Trouble.TRANSIENT.value},
+    ),
+    Trouble.UNKNOWN: Decision(
+        directive=Directive.OPERATOR_ESCALATE,
+        gate=1,
+        why="the effect is unknown, and only finding out what happened makes anything else safe",
+        figures={"class": Trouble.UNKNOWN.value},
+    ),
+}
+"""Trouble about which the same is decided in every situation, so that nobody need look what the situation is."""
+
+
 def decide_recovery(situation: Situation) -> Decision:
     """Return what to do about a failure. The same situation always gives the same decision."""
+    decided = AT_ONCE.get(situation.trouble)
+    if decided is not None:
+        return decided
     decision = _by_trouble(situation) or _by_budget(situation) or _by_worth(situation)
     return replace(decision, figures={"class": situation.trouble.value, **decision.figures})
 
 
 def _by_trouble(situation: Situation) -> Decision | None:
-    match situation.trouble:
-        case Trouble.TRANSIENT:
-            return Decision(directive=Directive.TRANSIENT_RETRY, gate=1, why="such trouble passes by itself")
-        case Trouble.UNKNOWN:
-            why = "the effect is unknown, and only finding out what happened makes anything else safe"
-            return Decision(directive=Directive.OPERATOR_ESCALATE, gate=1, why=why)
-        case Trouble.FATAL:
-            return _back(situation, 1, "no other arguments can help against this")
-        case Trouble.SEMANTIC | Trouble.CONTENT_BLOCK:
-            return None
+    if situation.trouble is Trouble.FATAL:
+        return _back(situation, 1, "no other arguments can help against this")
+    return None
 
 
 def _by_budget(situation: Situation) -> Decision | None:

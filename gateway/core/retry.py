@@ -219,11 +219,15 @@ class RetryBudget:
 
     def charge(self, now: float) -> bool:
         """Pay for one repeat that is about to be scheduled; False, and nothing taken, if the budget is spent."""
-        self._refill(now)
-        if self._balance < _WHOLE:
+        if not self.has_one(now):
             return False
         self._balance = max(0.0, self._balance - 1.0)
         return True
+
+    def has_one(self, now: float) -> bool:
+        """Whether a repeat could be paid for."""
+        self._refill(now)
+        return self._balance >= _WHOLE
 
     def refund(self) -> None:
         """Give back a charge: the repeat was never sent, or its answer shows that the tool works."""

@@ -10,14 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 
+from aiohttp.streams import StreamReader
+
 from gateway.clock import Clock
 from gateway.core.codes import Code
 from gateway.core.message import BytesBody
 from gateway.core.outcome import Refusal
-from gateway.core.problem import problem
-from gateway.core.tokens import Scope, Tokens, presented, without_token
+from gateway.core.problem import Problem, problem
+from gateway.core.tokens import Entry, Scope, Tokens, presented, without_token
 from gateway.core.value import frozen
-from gateway.ingress.http import IncomingRequest, OutgoingResponse
+from gateway.ingress.http import AtOnce, IncomingRequest, OutgoingResponse
 
 __all__ = ["Caller", "Door", "caller_of"]
 
@@ -52,6 +54,7 @@ class Door:
 
     Args:
         tokens: returns those in force, or None where none are in use.
+        inner_at_once: what `at_once` passes a request on to.
     """
 
     def __init__(
@@ -60,8 +63,10 @@ class Door:
         tokens: Callable[[], Tokens | None],
         clock: Clock,
         refused: Callable[[Code], None],
+        inner_at_once: Callable[[IncomingRequest], AtOnce | None] = lambda request: None,
     ) -> None:
         self._inner = inner
+        self._inner_at_once = inner_at_once
         self._tokens = tokens
         self._clock = clock
         self._refused = refused
@@ -71,10 +76,38 @@ class Door:
         tokens = self._tokens()
         return self._inner(request) if tokens is None else self._admitted(request, tokens)
 
+    def at_once(self, request: IncomingRequest) -> AtOnce | None:
+        """Return what answers requests with this very head, as long as the token in it is good; None where nothing does, or
+        it has none that is."""
+        tokens = self._tokens()
+        if tokens is None:
+            inner = self._inner_at_once(request)
+            return None if inner is None else lambda content: inner(content) if self._tokens() is None else None
+        entry = self._entry(tokens, presented(request.headers))
+        if entry is None:
+            return None
+        request.token = entry
+        request.replace_headers(without_token(request.headers))
+        return self._as_long_as_good(entry, self._inner_at_once(request))
+
+    def _as_long_as_good(self, entry: Entry, inner: AtOnce | None) -> AtOnce | None:
+        if inner is None:
+            return None
+
+        def answer(content: StreamReader) -> Problem | None:
+            tokens = self._tokens()
+            return inner(content) if tokens is not None and tokens.is_good(entry, self._clock.at()) else None
+
+        return answer
+
+    def _entry(self, tokens: Tokens, text: str | None) -> Entry | None:
+        entry = tokens.holder(text, self._clock.at())
+        return None if entry is None or entry.scope is not Scope.AGENT else entry
+
     async def _admitted(self, request: IncomingRequest, tokens: Tokens) -> OutgoingResponse:
         text = presented(request.headers)
-        entry = tokens.holder(text, self._clock.at())
-        if entry is None or entry.scope is not Scope.AGENT:
+        entry = self._entry(tokens, text)
+        if entry is None:
             self._refused(Code.UNAUTHENTICATED)
             return _refusal(request, text is not None)
         request.token = entry

@@ -21,6 +21,7 @@ from aiohttp.http import HttpRequestParser, RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from gateway.clock import Alarm
+from gateway.ingress.refusing import Refusing
 from gateway.ingress.request import READ_BYTES, IncomingRequest, UploadBroken, asks_for_websocket
 
 __all__ = ["AgentConnection", "HeadTooLarge", "Limits", "Server"]
@@ -51,11 +52,16 @@ class Server(Protocol):
     """What a connection asks of the front."""
 
     limits: Limits
+    refusing: Refusing
     is_draining: bool
     connections: set[AgentConnection]
 
     async def serve(self, request: IncomingRequest, connection: AgentConnection) -> bool:
         """Answer a request; return whether the connection may serve another."""
+
+    def answer_at_once(self, message: RawRequestMessage, content: StreamReader, connection: AgentConnection) -> bool:
+        """Answer a request that nobody has to wait for, after which the connection may serve another. False: it has to be
+        served, and nothing was done. Only asked while any tools are known to be `refusing`."""
 
     async def refuse_malformed(self, error: Exception, connection: AgentConnection) -> None:
         """Answer what is no request."""
@@ -323,7 +329,23 @@ class AgentConnection(BaseProtocol):
         if isinstance(item, Exception):
             self._task = self._loop.create_task(self._refuse(item))
             return
-        self._task = self._loop.create_task(self._serve(*item))
+        message, content = item
+        # Not with others behind it: so many answers in one pass of the loop would hold up everybody else's.
+        if self._server.refusing and not self._queue and self._server.answer_at_once(message, content, self):
+            if not (self._is_deaf or self._is_closing or self._buffer_paused or self._parser is None):
+                self._unconsumed -= 1
+                self._parser.message_consumed()
+                self._alarm.set(self._loop.time() + self._server.limits.keepalive_s)
+                return
+            self._consumed()
+            self._served(content, is_kept=True)
+            return
+        self._request = request = IncomingRequest(message, content, self)
+        self._task = self._loop.create_task(self._serve(request, content))
+        self._consumed()
+
+    def _consumed(self) -> None:
+        """A request was taken off the queue: the parser may go on with the next, the transport read more."""
         was_full = self._unconsumed >= PIPELINED
         self._unconsumed -= 1
         if self._parser is not None:
@@ -333,10 +355,9 @@ class AgentConnection(BaseProtocol):
         if self._buffer_paused and self._unconsumed < PIPELINED:
             self._resume_reading_for_buffer()
 
-    async def _serve(self, message: RawRequestMessage, content: StreamReader) -> None:
+    async def _serve(self, request: IncomingRequest, content: StreamReader) -> None:
         is_kept = False
         try:
-            self._request = request = IncomingRequest(message, content, self)
             is_kept = await self._server.serve(request, self)
         except ConnectionError:
             pass  # the agent has left

@@ -30,14 +30,17 @@ from http import HTTPStatus
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-from aiohttp.http import HttpVersion, HttpVersion10, HttpVersion11
+from aiohttp.http import HttpVersion, HttpVersion10, HttpVersion11, RawRequestMessage
 from aiohttp.http_exceptions import BadStatusLine, HttpProcessingError, LineTooLong
+from aiohttp.streams import StreamReader
 
 from gateway.core.framing import Framing, frame_answer
 from gateway.core.headers import field_lines
 from gateway.core.message import Body, BytesBody, Headers
+from gateway.core.problem import Problem
 from gateway.core.tokens import Entry
 from gateway.ingress.connection import HEAD_BYTES, AgentConnection, HeadTooLarge, Limits
+from gateway.ingress.refusing import Refusing
 from gateway.ingress.request import IncomingRequest, UploadBroken
 from gateway.ingress.unix import bind_unix
 from gateway.ingress.writer import ResponseWriter, write_body
@@ -52,6 +55,8 @@ STALLED_S = 60.0
 LINE_BYTES = 16_384
 FIELD_BYTES = 32_768
 FIELDS = 128
+_HEADS = 256
+_NOT_AT_ONCE = frozenset({"HEAD", "CONNECT"})
 _VERSIONS = "Only HTTP/1.1 and HTTP/1.0 are spoken here."
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 
@@ -80,6 +85,11 @@ class OutgoingResponse:
 Takeover = Callable[[asyncio.Transport, bytes], Awaitable[None]]
 Handler = Callable[[IncomingRequest], Awaitable[OutgoingResponse]]
 Refuse = Callable[[int, str], OutgoingResponse]
+AtOnce = Callable[[StreamReader], Problem | None]
+"""Answers a request of which the head is known, given its body; None where it takes more than that, and nothing was done."""
+
+_Head = tuple[str, str, Headers, str]
+"""Method, target, fields and the peer: all that what is known of a head may depend on."""
 
 
 def _plain_refusal(status: int, detail: str) -> OutgoingResponse:
@@ -94,6 +104,9 @@ class HttpFront:
         handler: answers a request. It is cancelled when the agent leaves. An exception from it is a bug: it is logged
             and answered with 500.
         refuse: words the refusals that the front gives itself: 400, 414, 417, 431, 500, 501, 505.
+        at_once: returns what answers requests with the head of this one without waiting for anything, as long as it can;
+            None where nothing does. It keeps nothing of the request, and is asked before `handler` where `refusing` says
+            that it may know.
         line_bytes, field_bytes, fields: bounds of a request's head.
         keepalive_s: how long an idle connection is kept; also bounds a head that does not end.
         stalled_s: how long an upload may pause, and a reader take nothing.
@@ -104,6 +117,8 @@ class HttpFront:
         handler: Handler,
         *,
         refuse: Refuse = _plain_refusal,
+        at_once: Callable[[IncomingRequest], AtOnce | None] | None = None,
+        refusing: Refusing | None = None,
         line_bytes: int = LINE_BYTES,
         field_bytes: int = FIELD_BYTES,
         fields: int = FIELDS,
@@ -112,6 +127,9 @@ class HttpFront:
     ) -> None:
         self._handler = handler
         self._refuse = refuse
+        self._at_once = at_once
+        self._known: dict[_Head, AtOnce] = {}
+        self.refusing = Refusing() if refusing is None else refusing
         self.limits = Limits(
             line_bytes=line_bytes,
             field_bytes=field_bytes,
@@ -237,6 +255,53 @@ class HttpFront:
             self._in_flight -= 1
             if not self._in_flight:
                 self._idle.set()
+
+    def answer_at_once(self, message: RawRequestMessage, content: StreamReader, connection: AgentConnection) -> bool:
+        """Answer a request that nobody has to wait for, after which the connection may serve another. For connections.
+
+        False where it has to be served: nothing was done then. So it is wherever anything is out of the ordinary, and while
+        an earlier answer has not left yet.
+        """
+        path = message.path
+        if not self.refusing.is_meant(path) or message.should_close or message.version != HttpVersion11:
+            return False
+        transport = connection.transport
+        if self.is_draining or transport is None or transport.is_closing() or transport.get_write_buffer_size():
+            return False
+        if self._handlers is not None and connection in self._handlers:
+            return False
+        try:
+            head = (message.method, path, message.raw_headers, connection.peer)
+            known = self._known.get(head) or self._look_at(head, IncomingRequest(message, content, connection))
+            told = None if known is None else known(content)
+            if told is None:
+                self._known.pop(head, None)
+                return False
+            lines = b"\r\n".join(map(b": ".join, told.headers))
+            if lines.count(b"\n") != len(told.headers) - 1:
+                raise ValueError("a header field holds a line break")
+        except Exception:
+            log.exception("a request could not be answered at once")
+            return False
+        status, body = told.status, told.body
+        transport.write(
+            b"HTTP/1.1 %d %b\r\n%b\r\nContent-Length: %d\r\nDate: %b\r\n\r\n%b"
+            % (status, _REASONS[status], lines, len(body), self._now(), body)
+        )
+        return True
+
+    def _look_at(self, head: _Head, request: IncomingRequest) -> AtOnce | None:
+        """Find out what is to be known of requests with this head, where there is nothing out of the ordinary about it."""
+        if request.method in _NOT_AT_ONCE or request.wants_websocket or request.is_waiting_for_continue:
+            return None
+        if self._at_once is None or self._refusal(request) is not None:
+            return None
+        known = self._at_once(request)
+        if known is not None:
+            if len(self._known) >= _HEADS:
+                self._known.clear()
+            self._known[head] = known
+        return known
 
     async def refuse_malformed(self, error: Exception, connection: AgentConnection) -> None:
         """Answer what is no request. For connections.

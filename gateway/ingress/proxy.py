@@ -18,11 +18,12 @@ from hashlib import blake2b
 from typing import Any, Final, Protocol, assert_never, cast
 
 from aiohttp.http import HttpVersion11
+from aiohttp.streams import StreamReader
 
 from gateway.clock import Clock
 from gateway.core.budget import caps_of_header
 from gateway.core.call import Call, Handler
-from gateway.core.canonical import ambiguity, digests, is_json
+from gateway.core.canonical import action_namer, ambiguity, digests, is_json
 from gateway.core.codes import Code
 from gateway.core.environment import EVALUATED_LIMIT
 from gateway.core.forwarding import BadHops, hops_left, unfit, via
@@ -30,16 +31,18 @@ from gateway.core.header_filter import Seen
 from gateway.core.headers import protected_option, replace_fields
 from gateway.core.manifest import Tier
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request, body_bytes
-from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success, is_result
+from gateway.core.outcome import RESULTS, Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.paths import BadTarget, split_target
-from gateway.core.problem import problem
+from gateway.core.problem import Problem, problem
 from gateway.core.tool import AmbiguousPath, Catalog, Match, ToolSpec
 from gateway.core.websocket import SWITCHING, VERSION, request_problem, switching
 from gateway.egress import Switched
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
 from gateway.ingress.caller import Caller, caller_of
 from gateway.ingress.forward import Forward, Traveller
-from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
+from gateway.ingress.http import AtOnce, IncomingRequest, OutgoingResponse, UploadBroken
+from gateway.ingress.refusing import Refusing
+from gateway.ingress.repeated import Repeated
 from gateway.journal.trajectories import Trajectories
 from gateway.stages.flights import quarantined
 from gateway.telemetry import Telemetry
@@ -57,6 +60,8 @@ __all__ = [
 # Members that every call is compared with, looked up once (docs/adr/0092).
 _PIVOT: Final = Tier.PIVOT
 _READ: Final = Tier.READ
+_FOREIGN: Final = Code.FOREIGN_TRAJECTORY
+_QUARANTINED: Final = Code.QUARANTINED
 
 _NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _KEY = re.compile(rb'"?[\x21\x23-\x5b\x5d-\x7e]{1,255}"?')
@@ -67,6 +72,12 @@ _METHODS = b"GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE"
 _NEVER_PASSED = frozenset({"TRACE", "CONNECT"})
 """TRACE would echo credentials (RFC 9110 section 9.3.8); CONNECT opens a tunnel and belongs to the forward proxy."""
 
+_ODD = _NEVER_PASSED | {"OPTIONS"}
+"""Methods about which something has to be asked first."""
+
+
+_NO_MARKS: Headers = ()
+_REPLAYED: Headers = ((b"Seawall-Replayed", b"true"),)
 
 _LAST: Headers = ((b"Connection", b"close"),)
 """Nobody who is quarantined keeps a connection."""
@@ -125,11 +136,15 @@ class Proxy:
         pseudonym: bytes = b"seawall",
         forward: Forward | None = None,
         peek: Callable[[Call], Rejected | None] = lambda call: None,
+        at_once: Callable[[Call], Rejected | None] = lambda call: None,
     ) -> None:
         """`pseudonym` is what this gateway calls itself in Via, so that it knows a request that comes round. `forward`:
         how targets in a proxy's forms are understood; without one they are refused. `peek` tells whether a call would be
-        refused whatever its body is, before an agent is told to go on and upload it."""
+        refused whatever its body is, before an agent is told to go on and upload it; `at_once` makes a call that is refused
+        without anybody having to wait (`Pipeline.refused_at_once`)."""
         self._peek = peek
+        self._refused_at_once = at_once
+        self.refusing = Refusing()
         self._forward = forward
         self.catalog = catalog
         self.is_admitting = True
@@ -165,6 +180,58 @@ class Proxy:
             return self._runs(request)
         return self._carry(request)
 
+    def at_once(self, request: IncomingRequest) -> AtOnce | None:
+        """Return what answers requests with this very head while their calls are refused without anybody having to wait.
+
+        None where something is wrong with it, or has to be asked about it first: then it has to be carried.
+        """
+        field = request.fields
+        if (
+            request.method in _ODD
+            or not request.target.startswith(b"/")
+            or b"via" in field
+            or b"idempotency-key" in field
+        ):
+            return None
+        accepted = self._accept(request)
+        repeated = None if isinstance(accepted, Refusal) else self._repeated(request, accepted[2])
+        if isinstance(accepted, Refusal) or repeated is None:
+            return None
+        call, catalog, limits = accepted[2], self.catalog, self._limits
+
+        def answer(content: StreamReader) -> Problem | None:
+            if self.catalog is not catalog or not self.is_admitting or self._in_flight >= limits.in_flight:
+                return None
+            if self.contained and call.agent in self.contained:
+                return None
+            rejected = repeated(content)
+            if rejected is None:
+                self.refusing.passed(call.tool.name)
+                return None
+            return self._told_at_once(call, rejected.refusal)
+
+        return answer
+
+    def _repeated(self, request: IncomingRequest, call: Call) -> Repeated | None:
+        """Return a call as one that is made again and again; None where the journal has to be asked whose key it has."""
+        kind, named, operation = _kind(request), None, call.operation
+        if operation.is_read:
+            call.action = _action_of_read(call)
+        elif call.caller_key is not None:
+            return None
+        else:
+            target = call.request.target.decode("ascii")
+            named = action_namer(f"{call.tool.name}.{operation.name}", request.method, target, kind)
+        is_certain = not operation.is_declared or not is_json(kind)
+        most = self._limits.body_max
+        return Repeated(call, self._clock, named, self._refused_at_once, is_certain=is_certain, body_max=most)
+
+    def _told_at_once(self, call: Call, refusal: Refusal) -> Problem:
+        """Note a refusal and word it, fields of our own included: what `_answer` does, for what is never a step's result."""
+        self._noted(call, refusal)
+        told = problem(refusal, trajectory=call.trajectory or None, step=call.step)
+        return Problem(told.status, told.headers + _marks(call), told.body)
+
     async def _carry(self, request: IncomingRequest) -> OutgoingResponse:
         """Carry a call, if it is one that can be carried."""
         passed = request.field(b"via")
@@ -195,11 +262,9 @@ class Proxy:
                 return self._refused(tool.name, quarantined(call, held[0]))
             if match.operation.is_read:
                 call.request.body = request.stream() if request.has_body else None
-                target = call.request.target
-                call.action = blake2b(
-                    b"%b %b %b" % (tool.name.encode(), request.method.encode(), target), digest_size=16
-                ).digest()
-                return self._answer(call, await self._pipeline(call))
+                call.action = _action_of_read(call)
+                rejected = self._refused_now(call) if self.refusing else None
+                return self._answer(call, rejected or await self._pipeline(call))
             if request.is_waiting_for_continue and (rejected := self._peek(call)) is not None:
                 return self._answer(call, rejected)
             refusal = await self._capture(request, call)
@@ -210,6 +275,10 @@ class Proxy:
             return self._answer(call, await self._undisturbed(request, call))
         finally:
             self._in_flight -= 1
+
+    def _refused_now(self, call: Call) -> Rejected | None:
+        """Return the refusal of a call to a tool that refuses, where nobody has to wait for it; else None."""
+        return self._refused_at_once(call) if call.tool.name in self.refusing else None
 
     async def _about_us(self) -> OutgoingResponse:
         """Answer OPTIONS *, which asks about the gateway as a whole (RFC 9110 section 9.3.7)."""
@@ -437,9 +506,7 @@ class Proxy:
                 retry_after_ms=5000,
             )
         call.request.body = body if body.size or request.has_body else None
-        kind = (request.field(b"content-type") or b"").decode("latin-1")
-        target = call.request.target.decode("ascii")
-        data = await _digestible(body)
+        kind, target, data = _kind(request), call.request.target.decode("ascii"), await _digestible(body)
         operation = f"{call.tool.name}.{call.operation.name}"
         call.action, call.fingerprint, is_canonical = digests(operation, request.method, target, kind, data)
         if not is_canonical and call.operation.is_declared and is_json(kind):
@@ -467,9 +534,15 @@ class Proxy:
             return Rejected(quarantined(call, held[0]))
         self._in_flight += 1
         try:
-            return await (self._pipeline(call) if call.operation.is_read else self._shielded(call))
+            if call.operation.is_read:
+                outcome = self._refused_now(call) or await self._pipeline(call)
+            else:
+                outcome = await self._shielded(call)
         finally:
             self._in_flight -= 1
+        if isinstance(outcome, Rejected):
+            self.refusing.refused(call.tool.name, outcome.refusal.code)
+        return outcome
 
     async def _undisturbed(self, request: IncomingRequest, call: Call) -> Outcome:
         """Run a write in the front's own task, which goes on without the agent once the intent is on its way."""
@@ -478,7 +551,7 @@ class Proxy:
         request.goes_on = lambda: call.is_committed_to_send
         self._writes.add(task)
         try:
-            return await self._pipeline(call)
+            return self._refused_now(call) or await self._pipeline(call)
         finally:
             self._writes.discard(task)
             if call.request.body is not None:
@@ -499,7 +572,7 @@ class Proxy:
 
     async def _through(self, call: Call) -> Outcome:
         try:
-            return await self._pipeline(call)
+            return self._refused_now(call) or await self._pipeline(call)
         finally:
             if call.request.body is not None:
                 await call.request.body.aclose()
@@ -518,25 +591,33 @@ class Proxy:
     # --- answering
 
     def _answer(self, call: Call, outcome: Outcome) -> OutgoingResponse:
-        marks = _marks(call)
         match outcome:
             case Success(reply, is_replay):
+                marks = _marks(call)
                 if is_replay:
-                    marks = (*marks, (b"Seawall-Replayed", b"true"))
-                return self._pass_on(call, reply, marks)
-            case Failed(reply=reply) if reply is not None:
+                    marks += _REPLAYED
                 return self._pass_on(call, reply, marks)
             case Rejected(refusal):
-                if refusal.code is Code.FOREIGN_TRAJECTORY:
-                    return refuse(refusal, call)
-                self._trajectories.note_refusal(call.trajectory, refusal.code, call.tool.name, call.operation.name)
-                return refuse(refusal, call, self._delivery(call) if is_result(outcome) else None)
+                return self._refusal_of(call, refusal)
+            case Failed(reply=reply) if reply is not None:
+                return self._pass_on(call, reply, _marks(call))
             case Failed(refusal=refusal):
                 return refuse(refusal or _no_answer(call), call, self._delivery(call))
             case InDoubt(refusal=refusal, reply=reply):
                 return refuse(refusal, call, None, None if reply is None else reply.aclose)
             case _ as never:
                 assert_never(never)
+
+    def _refusal_of(self, call: Call, refusal: Refusal) -> OutgoingResponse:
+        if refusal.code is _FOREIGN:
+            return refuse(refusal, call)
+        self._noted(call, refusal)
+        return refuse(refusal, call, self._delivery(call) if refusal.code in RESULTS else None)
+
+    def _noted(self, call: Call, refusal: Refusal) -> None:
+        tool = call.tool.name
+        self._trajectories.note_refusal(call.trajectory, refusal.code, tool, call.operation.name)
+        self.refusing.refused(tool, refusal.code)
 
     def _pass_on(self, call: Call, reply: Reply, marks: Headers) -> OutgoingResponse:
         return OutgoingResponse(
@@ -584,13 +665,15 @@ def refuse(
     release: Callable[[], Awaitable[None]] | None = None,
 ) -> OutgoingResponse:
     """Return a refusal as a problem JSON answer."""
-    trajectory = None if call is None else call.trajectory or None
-    step = None if call is None else call.step
-    told = problem(refusal, trajectory=trajectory, step=step)
-    marks = () if call is None else _marks(call)
+    if call is None:
+        told, marks = problem(refusal), _NO_MARKS
+    else:
+        told, marks = problem(refusal, trajectory=call.trajectory or None, step=call.step), _marks(call)
+    if refusal.code is _QUARANTINED:
+        marks += _LAST
     return OutgoingResponse(
         status=told.status,
-        headers=(*told.headers, *marks, *(_LAST if refusal.code is Code.QUARANTINED else ())),
+        headers=told.headers + marks,
         body=BytesBody(told.body),
         on_delivered=on_delivered,
         release=release,
@@ -632,13 +715,11 @@ def preferred_wait_s(headers: Headers) -> float:
 
 
 def _marks(call: Call) -> Headers:
-    marks: Headers = ()
-    if call.trajectory:
-        marks = ((b"Seawall-Trajectory", call.trajectory.encode("ascii")),)
+    marks = ((b"Seawall-Trajectory", call.trajectory.encode("ascii")),) if call.trajectory else _NO_MARKS
     if call.step is not None:
-        marks = (*marks, (b"Seawall-Step", b"%d" % call.step))
+        marks += ((b"Seawall-Step", b"%d" % call.step),)
     if call.notice:
-        marks = (*marks, (b"Seawall-Budget", call.notice.encode("ascii")))
+        marks += ((b"Seawall-Budget", call.notice.encode("ascii")),)
     return marks
 
 
@@ -676,6 +757,16 @@ def _bad_header(name: str, shape: str) -> Refusal:
 
 def _declared(tool: ToolSpec) -> list[str]:
     return sorted(name for name, operation in tool.operations.items() if operation.is_declared)
+
+
+def _kind(request: IncomingRequest) -> str:
+    return (request.field(b"content-type") or b"").decode("latin-1")
+
+
+def _action_of_read(call: Call) -> bytes:
+    """Name a read by what stands in front of its body, which streams."""
+    name, verb, target = call.tool.name.encode(), call.request.method.encode(), call.request.target
+    return blake2b(b"%b %b %b" % (name, verb, target), digest_size=16).digest()
 
 
 async def _digestible(body: Body) -> bytes:

@@ -318,18 +318,20 @@ class Trajectories:
         runs = self._implicit.get(call.agent)
         return runs[-1] if runs else None
 
+    def standing(self, agent: str) -> Run | None:
+        """Return the implicit run that the agent's next step belongs to; None where a fresh one is due."""
+        runs = self._implicit.get(agent)
+        if not runs or runs[-1].is_lost:
+            return None
+        last = runs[-1].state
+        takes_more = last.pivot is None and last.phase is Phase.PREPARING and len(last.steps) < self._implicit_steps
+        return runs[-1] if takes_more else None
+
     def current(self, agent: str) -> Run | Refusal:
         """Return the implicit run that the agent's next step belongs to, a fresh one where the last takes no more."""
-        runs = self._implicit.get(agent)
-        if runs:
-            last = runs[-1].state
-            if (
-                not runs[-1].is_lost
-                and last.pivot is None
-                and last.phase is Phase.PREPARING
-                and len(last.steps) < self._implicit_steps
-            ):
-                return runs[-1]
+        standing = self.standing(agent)
+        if standing is not None:
+            return standing
         made = self._make(f"auto-{self._clock.token()}", Open(agent=agent, is_implicit=True))
         if isinstance(made, Run):
             self._implicit.setdefault(agent, []).append(made)
@@ -545,8 +547,12 @@ class Trajectories:
 
     def note_refusal(self, name: str, code: Code, tool: str, operation: str) -> None:
         """Count a refusal for the run's audit; `flush_refusals` writes the counts."""
-        if name in self._refusals or len(self._refusals) < _REFUSING_RUNS:
-            self._refusals.setdefault(name, Counter())[(code.value, tool, operation)] += 1
+        counts = self._refusals.get(name)
+        if counts is None:
+            if len(self._refusals) >= _REFUSING_RUNS:
+                return
+            counts = self._refusals[name] = Counter()
+        counts[(code, tool, operation)] += 1
 
     def note_decision(self, name: str, rule: str, effect: str, operation: str, *, is_shadow: bool) -> None:
         """Count what a rule decided about a call of the run, or would have; written with the refusals."""
@@ -627,7 +633,7 @@ class Trajectories:
         counts = self._refusals.pop(name)
         run = self._runs.get(name) or self._closed.get(name)
         if run is not None:
-            told = [(code, tool, operation, count) for (code, tool, operation), count in counts.items()]
+            told = [(str(code), tool, operation, count) for (code, tool, operation), count in counts.items()]
             self.record(run, [RefusalsObserved(refusals=told)], lazy=True)
 
     def _write_decisions(self, name: str) -> None:

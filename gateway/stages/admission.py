@@ -28,7 +28,7 @@ from gateway.telemetry import Telemetry
 
 __all__ = ["AdmissionStage", "Pool"]
 
-_GRANTED = TicketState.GRANTED
+_GRANTED, _CIRCUIT_OPEN = TicketState.GRANTED, Code.CIRCUIT_OPEN
 
 # Floats may put the token a hair after its time; a late look finds it, an early one would have to come back.
 _DRIP_SLACK_S = 0.001
@@ -76,6 +76,21 @@ class AdmissionStage:
         finally:
             if not is_streaming:
                 pool.give_back(ticket)
+
+    def foresee(self, call: Call) -> Rejected | None:
+        """Return the refusal that the call would meet here now, by the breaker or for want of a place; None if neither."""
+        refused = self._peek(call)
+        if refused is not None:
+            return refused
+        pool = self._pools.get(call.tool.domain.name)
+        refusal = None if pool is None else pool.foresee(call.deadline, is_ours=call.lane is not FORWARD)
+        return None if refusal is None else Rejected(_refusal(call, refusal))
+
+    def refused(self, call: Call, outcome: Rejected) -> Rejected:
+        """Count it, where it was for want of a place."""
+        if outcome.refusal.code is not _CIRCUIT_OPEN:
+            self._pool(call.tool.domain).admission.refused()
+        return outcome
 
     def reconfigure(self, catalog: Catalog) -> None:
         """Have one pool for each domain of the catalog, those already there under their new settings.
@@ -128,6 +143,12 @@ class Pool:
         if isinstance(ticket, Ticket):
             self._pump()
         return ticket
+
+    def foresee(self, deadline: float, *, is_ours: bool) -> AdmissionRefusal | None:
+        """Return why `request` would give no ticket now, or None if it would."""
+        return self.admission.refusal(
+            is_ours=is_ours, now=self._clock.now(), deadline=deadline, has_token=self._meter.has_token()
+        )
 
     async def wait(self, ticket: Ticket) -> bool:
         """Return whether the ticket was granted before its deadline, once that is certain."""

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict
+from typing import Final
 
 from gateway.clock import Clock
 from gateway.core.breaker import Breaker, BreakerRefusal, Permit, Reason, Transition, Verdict, verdict_of
@@ -20,7 +21,7 @@ from gateway.telemetry import Telemetry
 
 __all__ = ["LEASE_SLACK_S", "REMEMBERED", "BreakerStage"]
 
-_NEUTRAL, _PIVOT = Verdict.NEUTRAL, Tier.PIVOT
+_NEUTRAL, _PIVOT, _CIRCUIT_OPEN = Verdict.NEUTRAL, Tier.PIVOT, Code.CIRCUIT_OPEN
 
 # Breakers are remembered in the journal under this prefix.
 REMEMBERED = "breaker/"
@@ -75,7 +76,8 @@ class BreakerStage:
         refusal = guard.breaker.peek(self._clock.now())
         if refusal is None:
             return None
-        self._report(guard, refusal.transitions)
+        if refusal.transitions:
+            self._report(guard, refusal.transitions)
         return Rejected(_refusal(call, refusal))
 
     def restore(self, recalled: Mapping[str, bytes]) -> None:
@@ -206,21 +208,23 @@ def _may_be_canary(call: Call) -> bool:
     return call.is_in_doubt and call.tool.idempotency is not None
 
 
-_DETAILS = {
-    Reason.OPEN: "The tool {tool} keeps failing and is left alone for another {seconds:.1f} s; wait so long, or go on "
-    "with work that does not need it.",
-    Reason.CANARY_OUT: "The tool {tool} was failing and is being tried with one call; wait {seconds:.1f} s for its "
-    "result, then send this call again.",
-    Reason.NO_ELIGIBLE_CANARY: "The tool {tool} was failing and must answer a call that can do no harm first; read from "
-    "it, or wait {seconds:.1f} s, then send this call again.",
+_DETAILS: Final = {
+    Reason.OPEN: "The tool %s keeps failing and is left alone for another %.1f s; wait so long, or go on with work that "
+    "does not need it.",
+    Reason.CANARY_OUT: "The tool %s was failing and is being tried with one call; wait %.1f s for its result, then send "
+    "this call again.",
+    Reason.NO_ELIGIBLE_CANARY: "The tool %s was failing and must answer a call that can do no harm first; read from it, "
+    "or wait %.1f s, then send this call again.",
 }
+_EXTRAS: Final[Mapping[Reason, Mapping[str, object]]] = {reason: {"reason": reason.value} for reason in Reason}
 
 
 def _refusal(call: Call, refusal: BreakerRefusal) -> Refusal:
+    name, seconds = call.tool.name, refusal.retry_after_s
     return Refusal(
-        code=Code.CIRCUIT_OPEN,
-        detail=_DETAILS[refusal.reason].format(tool=call.tool.name, seconds=refusal.retry_after_s),
-        retry_after_ms=math.ceil(refusal.retry_after_s * 1000),
-        dependency=call.tool.name,
-        extra={"reason": refusal.reason.value},
+        code=_CIRCUIT_OPEN,
+        detail=_DETAILS[refusal.reason] % (name, seconds),
+        retry_after_ms=math.ceil(seconds * 1000),
+        dependency=name,
+        extra=_EXTRAS[refusal.reason],
     )

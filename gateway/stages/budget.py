@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from gateway.clock import Clock
 from gateway.core.budget import Meter, Spent, shown, tightened
-from gateway.core.call import FORWARD, Call, Handler
+from gateway.core.call import FORWARD, Call, Handler, Passable
 from gateway.core.codes import Code
 from gateway.core.coding import decoded
 from gateway.core.environment import EVALUATED_LIMIT, response_env
@@ -74,7 +74,7 @@ def _untold(state: Trajectory, call: Call, taken: Mapping[str, float]) -> Mappin
     return {name: amount for name, amount in taken.items() if name not in ("calls", "steps")}
 
 
-class BudgetStage:
+class BudgetStage(Passable):
     """Meters calls."""
 
     def __init__(
@@ -90,11 +90,15 @@ class BudgetStage:
 
     def __call__(self, call: Call, proceed: Handler) -> Awaitable[Outcome]:
         """Refuse what the run cannot afford; take what it costs. A call that nobody budgets is handed on as it is."""
-        if call.lane is not FORWARD or call.step is not None or not call.trajectory:
-            return proceed(call)
-        if not (self._trajectories.has_budgets or call.budget is not None or call.operation.usage is not None):
+        if call.lane is not FORWARD or call.step is not None or self.lets_pass(call):
             return proceed(call)
         return self._metered(call, proceed)
+
+    def lets_pass(self, call: Call) -> bool:
+        """Whether nobody budgets the call."""
+        if not call.trajectory:
+            return True
+        return not (self._trajectories.has_budgets or call.budget is not None or call.operation.usage is not None)
 
     async def _metered(self, call: Call, proceed: Handler) -> Outcome:
         run = self._trajectories.get(call.trajectory)

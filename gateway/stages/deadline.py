@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from gateway.clock import Clock
-from gateway.core.call import Call, Handler
+from gateway.core.call import Call, Handler, Passable
 from gateway.core.codes import Code
 from gateway.core.outcome import Outcome, Refusal, Rejected
 from gateway.telemetry import Telemetry
@@ -13,7 +13,7 @@ from gateway.telemetry import Telemetry
 __all__ = ["DeadlineStage"]
 
 
-class DeadlineStage:
+class DeadlineStage(Passable):
     """Begins nothing for a call whose time is over."""
 
     def __init__(self, clock: Clock, telemetry: Telemetry) -> None:
@@ -23,6 +23,10 @@ class DeadlineStage:
     def __call__(self, call: Call, proceed: Handler) -> Awaitable[Outcome]:
         """Return the outcome, or ERR_DEADLINE if there is no time left: zero is zero, not "no limit"."""
         return _refused(call) if self._clock.now() >= call.deadline else proceed(call)
+
+    def lets_pass(self, call: Call) -> bool:
+        """Whether there is time left."""
+        return self._clock.now() < call.deadline
 
 
 async def _refused(call: Call) -> Outcome:

@@ -101,6 +101,38 @@ class IdempotencyStage:
             if shared is not None:
                 return shared
 
+    def lets_pass(self, call: Call) -> bool:
+        """Whether it is a read or a new step, in a run at hand. Whose key a caller's own is, the journal has to be asked."""
+        trajectories = self._trajectories
+        run = trajectories.get(call.trajectory) if call.trajectory else trajectories.standing(call.agent)
+        if run is None or run.is_lost:
+            return False
+        if call.trajectory and call.is_agent_proven and run.state.agent != call.agent:
+            return False
+        if call.operation.is_read:
+            return True
+        if call.caller_key is not None:
+            return False
+        action = call.action.hex()
+        if (run.state.id, action) in self._flights:
+            return False
+        if call.trajectory and action not in run.state.actions:
+            return True
+        # Of an agent's implicit runs there are none while one of them has to be read again.
+        candidates = (run,) if call.trajectory else trajectories.implicit(call.agent)
+        content = call.fingerprint.hex()
+        return bool(candidates) and all(
+            isinstance(recall(one.state, action=action, fingerprint=content, caller=None), New) for one in candidates
+        )
+
+    def refused(self, call: Call, outcome: Rejected) -> Rejected:
+        """The call has found its run, and touched it."""
+        run = self._trajectories.at_hand(call)
+        if run is not None:
+            call.trajectory = run.state.id
+            run.touched_s = self._clock.now()
+        return outcome
+
     async def _resume(self, call: Call, proceed: Handler, number: int) -> Outcome:
         """A step that the gateway settles on its own: the agent's identical repeat waits for it, or it for that one."""
         run = await self._trajectories.find(call.trajectory)

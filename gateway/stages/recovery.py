@@ -17,6 +17,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Final
 
 import orjson
 
@@ -31,6 +32,7 @@ from gateway.core.message import BytesBody
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.records import ContentBlocked
 from gateway.core.recovery import (
+    AT_ONCE,
     Decision,
     Headroom,
     RecoveryMode,
@@ -57,6 +59,10 @@ REPAIRS = "repairs/"
 _DECIDED = frozenset({Code.WATCHDOG_INTERRUPT, Code.SEMANTIC_DEADLOCK})
 """Refusals that say already what the run should do next, and have seen to it."""
 
+# Looked up once (docs/adr/0092): what every refusal by the queue or the breaker leads to.
+_ENFORCE: Final = RecoveryMode.ENFORCE
+_TRANSIENT: Final = Trouble.TRANSIENT
+_WAIT: Final = (AT_ONCE[_TRANSIENT].directive, AT_ONCE[_TRANSIENT].explain())
 _STEPS_KEPT = 4096
 _TEXT_LIMIT = 4096
 _SMOOTHING = 0.2
@@ -101,9 +107,30 @@ class RecoveryStage:
         trouble = await self._trouble_of(call, outcome)
         if trouble is None or (isinstance(outcome, Rejected) and outcome.refusal.code in _DECIDED):
             return outcome
-        decision = decide_recovery(self._situation(call, name, outcome, trouble))
-        self._enforce(call, decision)
-        return _told(outcome, decision)
+        return _told(outcome, self._decided(call, outcome, trouble))
+
+    def lets_pass(self, call: Call) -> bool:
+        """Whether the call's content was never blocked."""
+        return self._blocked(call) is None
+
+    def refused(self, call: Call, outcome: Rejected) -> Rejected:
+        """Say what it should lead to."""
+        trouble = trouble_of(outcome)
+        if trouble is _TRANSIENT and call.tool.recovery.mode is not _ENFORCE:
+            return Rejected(outcome.refusal.advised(*_WAIT))
+        if trouble is None or outcome.refusal.code in _DECIDED:
+            return outcome
+        return _advised(outcome, self._decided(call, outcome, trouble))
+
+    def _decided(self, call: Call, outcome: Outcome, trouble: Trouble) -> Decision:
+        """Decide what a failure leads to, and see to it where that is wanted."""
+        decision = AT_ONCE.get(trouble)
+        if decision is None:
+            name = f"{call.tool.name}.{call.operation.name}"
+            decision = decide_recovery(self._situation(call, name, outcome, trouble))
+        if call.tool.recovery.mode is _ENFORCE:
+            self._enforce(call, decision)
+        return decision
 
     async def _trouble_of(self, call: Call, outcome: Outcome) -> Trouble | None:
         """What kind of trouble it is: by the manifest's rules where a tool has answered, else by the table."""
@@ -271,7 +298,7 @@ class RecoveryStage:
 
     def _enforce(self, call: Call, decision: Decision) -> None:
         """Abort or freeze a named run. One that nobody named is left alone: its steps belong together by chance."""
-        if call.tool.recovery.mode is not RecoveryMode.ENFORCE or not call.is_run_named:
+        if not call.is_run_named:
             return
         run = self._trajectories.get(call.trajectory)
         if run is None or run.is_lost or not run.state.version:
@@ -295,14 +322,16 @@ def _text(outcome: Outcome) -> str:
     return "" if refusal is None else refusal.detail
 
 
+def _advised(outcome: Rejected, decision: Decision) -> Rejected:
+    return Rejected(outcome.refusal.advised(decision.directive, decision.explain()))
+
+
 def _told(outcome: Outcome, decision: Decision) -> Outcome:
     match outcome:
-        case Rejected(refusal):
-            extra = {**refusal.extra, "explain": decision.explain()}
-            return Rejected(replace(refusal, directive=decision.directive, extra=extra))
+        case Rejected():
+            return _advised(outcome, decision)
         case InDoubt(refusal=refusal) | Failed(refusal=refusal) if refusal is not None:
-            extra = {**refusal.extra, "explain": decision.explain()}
-            return replace(outcome, refusal=replace(refusal, directive=decision.directive, extra=extra))
+            return replace(outcome, refusal=refusal.advised(decision.directive, decision.explain()))
         case Failed(reply=reply) if reply is not None:
             directive, explained = decision.directive.value, orjson.dumps(decision.explain())
             reply.headers = (

@@ -74,6 +74,17 @@ class RetryStage:
         self._remember(call, outcome)
         return outcome
 
+    def lets_pass(self, call: Call) -> bool:
+        """Whether it is no repeat, or one that the agent can afford: the charge would be given back, nothing being sent."""
+        now = self._clock.now()
+        is_repeat = self._recent.is_repeat((call.agent, call.action), now)
+        return not is_repeat or self._budget(call.tool, call.lane).has_one(now)
+
+    def refused(self, call: Call, outcome: Rejected) -> Rejected:
+        """It was an attempt, and is not repeated."""
+        call.attempt += 1
+        return outcome
+
     # --- settling
 
     async def _settle_first(self, call: Call, proceed: Handler, budget: RetryBudget) -> Outcome | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, assert_never
 
 from gateway.clock import shielded
-from gateway.core.call import FINALIZATION, FORWARD, Call, Handler, Lane
+from gateway.core.call import FINALIZATION, FORWARD, Call, Handler, Lane, Passable
 from gateway.core.codes import Code, Dispatched
 from gateway.core.coding import decoded
 from gateway.core.environment import EVALUATED_LIMIT, response_env
@@ -53,7 +53,7 @@ _PARTIAL = frozenset({Fault.CLIENT_ERROR, Fault.SERVER})
 """Failures that a tool may have answered half-way through its work."""
 
 
-class SagaStage:
+class SagaStage(Passable):
     """Asks before, records after."""
 
     def __init__(self, trajectories: Trajectories, journal: Journal, telemetry: Telemetry) -> None:
@@ -94,6 +94,11 @@ class SagaStage:
                 run = self._home(run, call)
                 run.busy.discard(call.step)
                 run.notify()
+
+    def lets_pass(self, call: Call) -> bool:
+        """Whether a fresh step is legal in the run at hand."""
+        run = self._trajectories.at_hand(call)
+        return run is not None and admits(run.state, call.operation) is None
 
     def _home(self, run: Run, call: Call) -> Run:
         """Return the run that the call's step lies in: while the call waited (for people, in a queue) a write of its run may

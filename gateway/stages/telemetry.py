@@ -35,6 +35,16 @@ class TelemetryStage:
         self._telemetry.call_finished(handle, call, outcome, self._clock.now() - call.started)
         return outcome
 
+    def lets_pass(self, call: Call) -> bool:
+        """Report the beginning of a call that everybody else has let pass: the outermost stage is asked last."""
+        self._telemetry.call_started(call)
+        return True
+
+    def refused(self, call: Call, outcome: Rejected) -> Rejected:
+        """Report its end."""
+        self._telemetry.call_finished(call.trace, call, outcome, self._clock.now() - call.started)
+        return outcome
+
 
 def _internal(call: Call) -> Refusal:
     may_have_left = call.is_committed_to_send or call.operation.is_read

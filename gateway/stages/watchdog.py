@@ -142,9 +142,32 @@ class WatchdogStage:
                 await self._was_done(run, dog, call, outcome.reply)
         else:
             self._after(run, dog, call, outcome)
+        self._show_entropy(call, dog)
+        return outcome
+
+    def lets_pass(self, call: Call) -> bool:
+        """Whether there is a watchdog at hand that has nothing to say about this call, and no state to hear of first."""
+        run, is_read = self._trajectories.at_hand(call), call.operation.is_read
+        dog = None if run is None else run.watch
+        if run is None or dog is None or run.is_lost or run.state.circles is not None:
+            return False
+        if not is_read and (call.tool.state is not None or run.state.id in self._asking):
+            return False
+        return not dog.may_object(call.action) or dog.check(call.action, is_read=is_read) is None
+
+    def refused(self, call: Call, outcome: Rejected) -> Rejected:
+        """Tell the watchdog of it."""
+        run = self._trajectories.get(call.trajectory)
+        dog = None if run is None else run.watch
+        if run is not None and dog is not None:
+            if outcome.refusal.code in _NOES:
+                self._after(run, dog, call, outcome)
+            self._show_entropy(call, dog)
+        return outcome
+
+    def _show_entropy(self, call: Call, dog: Watchdog) -> None:
         if call.trace is not None or not dog.step % _ENTROPY_EVERY:
             self._telemetry.entropy_seen(call, dog.entropy_bits)
-        return outcome
 
     def _must_ask(self, run: Run, call: Call, *, is_read: bool) -> bool:
         dog, circles = run.watch, run.state.circles

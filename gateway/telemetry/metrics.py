@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.utils import floatToGoString
@@ -152,19 +152,26 @@ class Tally(dict[tuple[str, ...], int]):
 
 
 class Spread:
-    """A histogram whose observation is one search and one addition. For the event loop's thread, which also scrapes."""
+    """A histogram whose observation is one search and one addition. For the event loop's thread, which also scrapes.
+
+    It has one label, or none: then every value is counted under an empty one, and it is on the page from the beginning.
+    """
 
     def __init__(self, row: Metric) -> None:
         self._row = row
-        self._seen: dict[str, list[float]] = {}
+        self._buckets = row.buckets
+        self._seen: dict[str, list[float]] = {} if row.labels else {"": self._nothing()}
 
     def observe(self, label: str, value: float) -> None:
         """Count a value under the one label that there is."""
         seen = self._seen.get(label)
         if seen is None:
-            seen = self._seen[label] = [0.0] * (len(self._row.buckets) + 2)
-        seen[bisect_left(self._row.buckets, value)] += 1
+            seen = self._seen[label] = self._nothing()
+        seen[bisect_left(self._buckets, value)] += 1
         seen[-1] += value
+
+    def _nothing(self) -> list[float]:
+        return [0.0] * (len(self._row.buckets) + 2)
 
     def describe(self) -> Iterator[HistogramMetricFamily]:
         yield self._family()
@@ -174,7 +181,8 @@ class Spread:
         bounds = [*map(floatToGoString, self._row.buckets), "+Inf"]
         for label, seen in self._seen.items():
             counts = accumulate(seen[:-1])
-            family.add_metric((label,), list(zip(bounds, counts, strict=True)), seen[-1])
+            labels = (label,) if self._row.labels else ()
+            family.add_metric(labels, list(zip(bounds, counts, strict=True)), seen[-1])
         yield family
 
     def _family(self) -> HistogramMetricFamily:
@@ -199,7 +207,7 @@ class _Reaper:
 class Children(dict[tuple[str, ...], Any]):
     """The children of one metric by label values, made at first use."""
 
-    def __init__(self, metric: Counter | Gauge | Histogram) -> None:
+    def __init__(self, metric: Counter | Gauge) -> None:
         super().__init__()
         self._metric = metric
 
@@ -222,7 +230,7 @@ class Metrics:
         self.calls = Tally(self._made["gateway_calls_total"])
         self.call_seconds: Spread = self._made["gateway_call_duration_seconds"]
         self.attempts = Tally(self._made["gateway_attempts_total"])
-        self.refusals = self._children("gateway_refusals_total")
+        self.refusals = Tally(self._made["gateway_refusals_total"])
         self.retries = self._children("gateway_retries_total")
         self.queue_wait: Spread = self._made["gateway_queue_wait_seconds"]
         self.breaker_state = self._children("gateway_breaker_state")
@@ -235,10 +243,10 @@ class Metrics:
         self.quarantines = self._children("gateway_quarantines_total")
         self.quarantine_stages: Spread = self._made["gateway_quarantine_stage_seconds"]
         self.severed: Any = self._made["gateway_severed_total"]
-        self.entropy: Any = self._made["gateway_action_entropy"]
+        self.entropy: Spread = self._made["gateway_action_entropy"]
         self.background_failures = self._children("gateway_background_failures_total")
-        reaper.tallies += (self.calls, self.attempts, self.steps)
-        self.journal_seconds: Any = self._made["gateway_journal_commit_seconds"]
+        reaper.tallies += (self.calls, self.attempts, self.refusals, self.steps)
+        self.journal_seconds: Spread = self._made["gateway_journal_commit_seconds"]
         self.journal_entries: Any = self._made["gateway_journal_entries_total"]
         self._children("gateway_build_info")[(version, platform.python_version())].set(1)
 
@@ -278,12 +286,10 @@ class Metrics:
 
 
 def _make(row: Metric, registry: CollectorRegistry) -> Any:
-    if row.kind == "histogram" and len(row.labels) == 1:
+    if row.kind == "histogram":
         spread = Spread(row)
         registry.register(spread)
         return spread
-    if row.kind == "histogram":
-        return Histogram(row.name, row.help, row.labels, registry=registry, buckets=row.buckets)
     return (Counter if row.kind == "counter" else Gauge)(row.name, row.help, row.labels, registry=registry)
 
 

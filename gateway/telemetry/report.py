@@ -208,8 +208,8 @@ class Telemetry:
         metrics.calls[(name, tool.domain.name, call.operation.tier, verdict.outcome)] += 1
         metrics.call_seconds.observe(name, seconds)
         if verdict.code is not None:
-            metrics.refusals[(name, verdict.code)].inc()
-        if isinstance(handle, CallSpan):
+            metrics.refusals[(name, verdict.code)] += 1
+        if handle is not None and isinstance(handle, CallSpan):
             call.trace = None
             handle.finished(call, verdict)
         if self._is_debug():
@@ -281,7 +281,7 @@ class Telemetry:
     @_never_raises
     def refused(self, tool: str, code: Code) -> None:
         """A refusal went out that never became a call (ingress), so that it is counted too."""
-        self.metrics.refusals[(self.metrics.tools[tool], code)].inc()
+        self.metrics.refusals[(self.metrics.tools[tool], code)] += 1
         if self._is_debug():
             _log.debug("refused", extra={"tool": tool, "code": code.value})
         if self.timeline.is_watched:
@@ -334,12 +334,14 @@ class Telemetry:
             call.trace.span.add_event("loop.found", {"seawall.pattern": pattern, "seawall.done": done})
         self._tell("loop.found", **fields)
 
-    @_never_raises
     def entropy_seen(self, call: Call, bits: float) -> None:
         """How varied the recent actions of the call's run are."""
-        self.metrics.entropy.observe(bits)
-        if isinstance(call.trace, CallSpan):
-            call.trace.span.set_attribute("seawall.action_entropy_bits", bits)
+        try:
+            self.metrics.entropy.observe("", bits)
+            if call.trace is not None and isinstance(call.trace, CallSpan):
+                call.trace.span.set_attribute("seawall.action_entropy_bits", bits)
+        except Exception as error:
+            self.background_failed("telemetry.entropy_seen", error)
 
     @_never_raises
     def quarantined(self, trigger: str, severed: int) -> None:
@@ -363,7 +365,7 @@ class Telemetry:
     @_never_raises
     def journal_committed(self, entries: int, seconds: float) -> None:
         """One group commit."""
-        self.metrics.journal_seconds.observe(seconds)
+        self.metrics.journal_seconds.observe("", seconds)
         self.metrics.journal_entries.inc(entries)
 
     def background_failed(self, where: str, error: BaseException) -> None:

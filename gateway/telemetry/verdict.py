@@ -36,6 +36,7 @@ class Verdict(NamedTuple):
 
 
 _CANCELLED = Verdict("cancelled", Fault.CANCELLED, error_type="cancelled")
+_REFUSALS = {code: Verdict("rejected", REFUSED, code, None, code) for code in Code}
 
 
 def judge(outcome: Outcome | BaseException) -> Verdict:
@@ -43,8 +44,7 @@ def judge(outcome: Outcome | BaseException) -> Verdict:
     if isinstance(outcome, Success):
         return _success(outcome.is_replay, outcome.reply.status)
     if isinstance(outcome, Rejected):
-        code = outcome.refusal.code
-        return Verdict("rejected", REFUSED, code, None, code)
+        return _REFUSALS[outcome.refusal.code]
     if isinstance(outcome, BaseException):
         return _CANCELLED if isinstance(outcome, CancelledError) else _bug(outcome)
     name = "in_doubt" if isinstance(outcome, InDoubt) else "failed"

@@ -5,12 +5,22 @@ from __future__ import annotations
 import json
 import re
 import time
+from hashlib import blake2b
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.canonical import _looks_lossy, action_digest, ambiguity, canonical_body, digests, fingerprint, is_json
+from gateway.core.canonical import (
+    _looks_lossy,
+    action_digest,
+    action_namer,
+    ambiguity,
+    canonical_body,
+    digests,
+    fingerprint,
+    is_json,
+)
 
 JSON = "application/json"
 
@@ -107,9 +117,31 @@ def test_looking_for_lossy_numbers_is_the_pattern_it_stands_for(text: bytes) -> 
     assert _looks_lossy(text) == (re.search(rb"[0-9][.eE]|[0-9]{16}|-0", text) is not None)
 
 
+@given(
+    st.text(max_size=9),
+    st.sampled_from(["GET", "POST"]),
+    st.text(max_size=9),
+    st.text(max_size=9),
+    st.binary(max_size=60),
+)
+def test_digests_are_those_that_journals_hold(operation: str, method: str, target: str, kind: str, body: bytes) -> None:
+    """A repeat after an upgrade has to be known for one."""
+
+    def of(*parts: bytes) -> bytes:
+        return blake2b(b"".join(len(part).to_bytes(8, "big") + part for part in parts), digest_size=16).digest()
+
+    verb, raw, canonical = method.encode(), target.encode(), canonical_body(kind, body)
+    media = kind.partition(";")[0].strip().lower().encode()
+    assert digests(operation, method, target, kind, body)[:2] == (
+        of(operation.encode(), verb, raw, canonical),
+        of(verb, raw, media, canonical),
+    )
+
+
 @given(st.binary(max_size=60), st.sampled_from(["application/json", "text/plain; a=b", ""]))
 def test_both_digests_at_once_are_the_two_digests(body: bytes, kind: str) -> None:
     both = digests("tool.hold", "POST", "/x?y", kind, body)
+    assert action_namer("tool.hold", "POST", "/x?y", kind)(body) == (both.action, both.is_canonical)
     assert both[:2] == (action_digest("tool.hold", "POST", "/x?y", kind, body), fingerprint("POST", "/x?y", kind, body))
 
 

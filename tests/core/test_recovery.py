@@ -11,7 +11,7 @@ from gateway.core.codes import CODES, Code, Directive
 from gateway.core.economics import Chance, Costs
 from gateway.core.fault import Fault
 from gateway.core.outcome import Failed, InDoubt, Refusal, Rejected, Success
-from gateway.core.recovery import Headroom, Situation, Trouble, decide_recovery, trouble_of
+from gateway.core.recovery import AT_ONCE, Headroom, Situation, Trouble, decide_recovery, trouble_of
 from tests.builders import reply_of
 
 WORTH_IT = {"s": Costs(unwind=40.6, rerun=46.0, repair=4.1)}
@@ -42,6 +42,19 @@ def test_every_code_is_some_kind_of_trouble_and_success_is_none() -> None:
 def test_transient_trouble_is_retried_whatever_else_is_true() -> None:
     decision = decide_recovery(Situation(trouble=Trouble.TRANSIENT, is_past_pivot=True, spin=Spin.CYCLE))
     assert decision.directive is Directive.TRANSIENT_RETRY
+
+
+@pytest.mark.parametrize("trouble", list(AT_ONCE))
+@given(past=st.booleans(), undo=st.integers(0, 9), spin=st.sampled_from(list(Spin)), left=st.floats(0, 100))
+def test_what_is_decided_at_once_is_so_in_every_situation(
+    trouble: Trouble, past: bool, undo: int, spin: Spin, left: float
+) -> None:
+    """Stages do not even look at the run then."""
+    tight = Headroom(name="steps", left=left, repair=1, reserve=2)
+    situation = Situation(trouble=trouble, is_past_pivot=past, to_undo=undo, spin=spin, headroom=(tight,))
+    decided = decide_recovery(situation)
+    assert decided == AT_ONCE[trouble]
+    assert (decided.gate, decided.figures) == (1, {"class": trouble.value})
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import orjson
 import pytest
+from aiohttp.streams import StreamReader
 
 from gateway.core.codes import Code
 from gateway.core.message import BytesBody, Headers, first_header
 from gateway.core.outcome import Refusal
+from gateway.core.problem import Problem
 from gateway.core.tokens import Entry, Scope, Tokens, mint
 from gateway.ingress.caller import Caller, Door, caller_of
-from gateway.ingress.http import IncomingRequest, OutgoingResponse
+from gateway.ingress.http import AtOnce, IncomingRequest, OutgoingResponse
 from tests.fakes import FakeClock
 
 
@@ -90,6 +92,59 @@ async def test_a_good_token_names_the_agent_and_goes_no_further() -> None:
     assert (await opened(asked.as_request)).status == 204
     assert asked.seen == ["ana"]
     assert asked.headers == ((b"X", b"1"),)
+
+
+NO = Problem(503, (), b"no")
+
+
+def quick(tokens: list[Tokens | None], asked: Asked, clock: FakeClock) -> AtOnce | None:
+    """What a door knows of requests like `asked`; the last of `tokens` are in force."""
+
+    def inner(request: IncomingRequest) -> AtOnce:
+        asked.seen.append(request.proven_agent or "somebody")
+        return lambda content: NO
+
+    async def never(request: IncomingRequest) -> OutgoingResponse:
+        raise AssertionError
+
+    return Door(never, lambda: tokens[-1], clock, lambda code: None, inner).at_once(asked.as_request)
+
+
+def test_at_once_a_token_is_asked_for_as_at_any_time() -> None:
+    text, entry = issued()
+    for headers in ((), ((b"Seawall-Agent-Token", text[:-1] + b"x"),)):
+        asked = Asked(headers)
+        assert quick([Tokens([entry])], asked, FakeClock()) is None
+        assert asked.seen == []
+    asked = Asked(((b"Authorization", b"Bearer " + text), (b"X", b"1")))
+    assert quick([Tokens([entry])], asked, FakeClock()) is not None
+    assert asked.seen == ["ana"]
+    assert asked.headers == ((b"X", b"1"),)
+
+
+def test_what_was_known_under_a_token_ends_with_it() -> None:
+    """Revoked, expired, or there are tokens now and were none."""
+    text, entry = issued()
+    entry, clock = replace(entry, expires_at=FakeClock().at() + 1000), FakeClock()
+    asked, tokens = Asked(((b"Seawall-Agent-Token", text),)), [Tokens([entry])]
+    force: list[Tokens | None] = [*tokens]
+    answer = quick(force, asked, clock)
+    assert answer is not None
+    content = cast(StreamReader, None)
+    assert answer(content) == NO
+    force.append(Tokens([replace(entry, revoked_at=1)]))
+    assert answer(content) is None
+    force.append(None)
+    assert answer(content) is None
+    force.append(Tokens([entry]))
+    clock.turn(2.0)
+    assert answer(content) is None
+    force = [None]
+    answer = quick(force, Asked(), clock)
+    assert answer is not None
+    assert answer(content) == NO
+    force.append(Tokens([entry]))
+    assert answer(content) is None
 
 
 @pytest.mark.parametrize(

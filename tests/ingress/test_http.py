@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from weakref import WeakKeyDictionary
 
 import pytest
+from aiohttp.streams import StreamReader
 
+from gateway.core.codes import Code
 from gateway.core.message import BytesBody
-from gateway.ingress.http import HttpFront, IncomingRequest, OutgoingResponse
-from tests.agent import GET, agent, always, exchange, serving
+from gateway.core.problem import Problem
+from gateway.ingress.http import AtOnce, HttpFront, IncomingRequest, OutgoingResponse
+from tests.agent import GET, Agent, agent, always, exchange, serving
 from tests.origin import Feed
 from tests.tools import SOON, Stream
 
@@ -202,6 +206,163 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
         for number in range(5):
             await one.head()
             assert await one.reader.readexactly(2) == b"/%d" % number
+
+
+# At once
+
+NO = Problem(503, ((b"X", b"1"), (b"Y", b"2")), b"no")
+HOT = b"GET /hot/a HTTP/1.1\r\nHost: g\r\n\r\n"
+POST = b"POST /hot/a HTTP/1.1\r\nHost: g\r\nContent-Length: 2\r\n\r\nhi"
+
+
+class Knows:
+    """Has the front ask about `/hot/`. `heads`: how often it was asked about a head, `bodies`: how often it answered."""
+
+    def __init__(self, front: HttpFront, answers: int = 1000) -> None:
+        self.heads = self.bodies = 0
+        self.left = answers
+        front._at_once = self.about
+        front.refusing.refused("hot", Code.CIRCUIT_OPEN)
+
+    def about(self, request: IncomingRequest) -> AtOnce:
+        self.heads += 1
+        return self.answer
+
+    def answer(self, content: StreamReader) -> Problem | None:
+        if not self.left or not content.is_eof():
+            return None
+        self.left -= 1
+        self.bodies += 1
+        return NO
+
+
+async def served(request: IncomingRequest) -> OutgoingResponse:
+    body = b"" if not request.has_body else b"".join([chunk async for chunk in request.stream().chunks()])
+    return OutgoingResponse(status=200, body=BytesBody(b"served " + body))
+
+
+def refused() -> OutgoingResponse:
+    return OutgoingResponse(status=NO.status, headers=NO.headers, body=BytesBody(NO.body))
+
+
+async def answered(one: Agent) -> tuple[bytes, bytes]:
+    head = await one.head()
+    length = next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
+    return head, await one.reader.readexactly(int(length.partition(b":")[2]))
+
+
+@pytest.mark.parametrize("request_bytes", [HOT, POST])
+async def test_what_is_known_at_once_is_answered_without_a_task_and_the_connection_goes_on(
+    request_bytes: bytes,
+) -> None:
+    """In the same bytes as any other answer; about a head that comes again nobody is asked twice."""
+    async with serving(always(refused)) as (front, port), agent(port) as one:
+        one.send(request_bytes)
+        plain = await answered(one)
+        knows = Knows(front)
+        for _ in range(3):
+            one.send(request_bytes)
+            quick = await answered(one)
+            assert [part.split(b"Date: ")[0] for part in quick] == [part.split(b"Date: ")[0] for part in plain]
+            assert front.in_flight == 0
+        assert (knows.heads, knows.bodies) == (1, 3)
+        one.send(b"GET /cold/a HTTP/1.1\r\nHost: g\r\n\r\n")
+        await answered(one)
+        assert knows.bodies == 3
+
+
+async def test_what_is_not_known_at_once_is_served_with_its_whole_body() -> None:
+    async with serving(served) as (front, port), agent(port) as one:
+        knows = Knows(front, answers=1)
+        for expected in (b"no", b"served hi", b"served hi"):
+            one.send(POST)
+            assert (await answered(one))[1] == expected
+        assert knows.heads == 2  # forgotten once it knew no answer
+
+
+async def test_only_the_same_head_is_known() -> None:
+    async with serving(served) as (front, port), agent(port) as one:
+        knows = Knows(front)
+        for fields in (b"A: 1\r\n", b"A: 2\r\n", b"a: 1\r\n", b"A: 1\r\nB: 1\r\n"):
+            one.send(b"GET /hot/a HTTP/1.1\r\nHost: g\r\n" + fields + b"\r\n")
+            await answered(one)
+        one.send(b"DELETE /hot/a HTTP/1.1\r\nHost: g\r\nA: 1\r\n\r\n")
+        await answered(one)
+        assert (knows.heads, knows.bodies) == (5, 5)
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        POST.replace(b"Host: g\r\n", b"Host: g\r\nExpect: 100-continue\r\n"),
+        POST.replace(b"Host: g", b"Host: g/h"),
+        HOT.replace(b"HTTP/1.1", b"HTTP/1.0"),
+        HOT.replace(b"GET", b"HEAD"),
+        HOT.replace(b"Host: g\r\n", b"Host: g\r\nConnection: close\r\n"),
+        HOT.replace(b"Host: g\r\n", b"Host: g\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"),
+    ],
+)
+async def test_about_anything_out_of_the_ordinary_nobody_is_asked(request_bytes: bytes) -> None:
+    async with serving(served) as (front, port), agent(port) as one:
+        knows = Knows(front)
+        one.send(request_bytes)
+        await one.head()
+    assert (knows.heads, knows.bodies) == (0, 0)
+
+
+async def test_pipelined_requests_keep_their_order_whoever_answers_them() -> None:
+    """Only the last of them may be answered at once, after all before it."""
+    async with serving(served) as (front, port), agent(port) as one:
+        knows = Knows(front)
+        one.send(HOT * 5)
+        bodies = [(await answered(one))[1] for _ in range(5)]
+    assert bodies in ([b"served "] * 4 + [b"no"], [b"served "] * 5)
+    assert knows.bodies <= 1
+
+
+async def test_while_the_front_drains_every_answer_is_the_last() -> None:
+    async with serving(always(refused)) as (front, port), agent(port) as one:
+        knows = Knows(front)
+        front.is_draining = True
+        one.send(HOT)
+        assert b"Connection: close\r\n" in await one.rest()
+        assert knows.bodies == 0
+
+
+async def test_a_connection_that_somebody_else_serves_is_none_of_its_business() -> None:
+    """The same head means another thing inside an intercepted tunnel."""
+    async with serving(served) as (front, port), agent(port) as one:
+        knows = Knows(front)
+        one.send(HOT)
+        assert (await answered(one))[1] == b"no"
+        (connection,) = front.connections
+        front._handlers = WeakKeyDictionary({connection: served})
+        one.send(HOT)
+        assert (await answered(one))[1] == b"served "
+        assert knows.bodies == 1
+
+
+@pytest.mark.parametrize("where", ["about", "answer", "field"])
+async def test_a_bug_in_an_answer_at_once_costs_the_agent_nothing(where: str) -> None:
+    def broken(_: object) -> Problem:
+        if where == "field":
+            return Problem(503, ((b"X", b"1\r\nY: 2"),), b"no")
+        raise ZeroDivisionError
+
+    async with serving(served) as (front, port), agent(port) as one:
+        Knows(front)
+        front._at_once = broken if where == "about" else lambda request: broken  # type: ignore[assignment,return-value]
+        one.send(HOT)
+        assert (await answered(one))[1] == b"served "
+
+
+async def test_few_heads_are_known_at_a_time() -> None:
+    async with serving(served) as (front, port), agent(port) as one:
+        Knows(front)
+        for number in range(600):
+            one.send(HOT.replace(b"/a", b"/%d" % number))
+            await answered(one)
+        assert len(front._known) <= 256
 
 
 # Drain

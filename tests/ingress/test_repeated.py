@@ -1,0 +1,98 @@
+"""One call made again and again is each time as new as if it had been made anew."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.streams import StreamReader
+
+from gateway.core.call import Call
+from gateway.core.codes import Code
+from gateway.core.manifest import Tier
+from gateway.core.outcome import Refusal, Rejected
+from gateway.ingress.repeated import KEPT_BYTES, Repeated
+from tests.builders import call_of, operation_of, tool_of
+from tests.fakes import FakeClock
+
+OPEN = Rejected(Refusal(code=Code.CIRCUIT_OPEN, detail="Open."))
+
+
+def content(*pieces: bytes, has_ended: bool = True) -> StreamReader:
+    loop = asyncio.get_running_loop()
+    stream = StreamReader(BaseProtocol(loop), 1 << 16, loop=loop)
+    for piece in pieces:
+        stream.feed_data(piece)
+    if has_ended:
+        stream._eof = True
+    return stream
+
+
+class Bench:
+    """A repeated call; what was digested, and how the stages found the call."""
+
+    def __init__(self, *, is_read: bool = False, answers: bool = True) -> None:
+        operation = operation_of("op", Tier.READ if is_read else Tier.REVERSIBLE)
+        self.clock = FakeClock()
+        self.call = call_of(tool_of("pay", operation), operation, traceparent=b"")
+        self.digested: list[bytes] = []
+        self.found: list[tuple[object, ...]] = []
+        self.answers = answers
+        named = None if is_read else self.named
+        self.ask = Repeated(self.call, self.clock, named, self.refused, is_certain=False, body_max=1 << 20)
+
+    def named(self, data: bytes) -> tuple[bytes, bool]:
+        self.digested.append(data)
+        return data[:4], data != b"?"
+
+    def refused(self, call: Call) -> Rejected | None:
+        self.found.append(
+            (call.trajectory, call.started, call.deadline, call.attempt, call.action, call.traceparent, call.trace)
+        )
+        call.trajectory, call.attempt, call.traceparent, call.trace = "auto-1", 1, b"00-", object()
+        return OPEN if self.answers else None
+
+
+async def test_nothing_of_the_call_before_is_left() -> None:
+    bench = Bench()
+    for number in range(3):
+        bench.clock.turn(1.0)
+        assert bench.ask(content(b"%d" % number)) is OPEN
+    now = bench.clock.now()
+    assert bench.found[-1] == ("", now, now + bench.call.operation.timeouts.total, 0, b"2", b"", None)
+    assert bench.found[0][1:3] == tuple(time - 2.0 for time in bench.found[-1][1:3])  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("size", "times"), [(0, 1), (2, 1), (KEPT_BYTES, 1), (KEPT_BYTES + 1, 2)])
+async def test_the_very_same_body_is_digested_once_and_large_ones_are_not_kept(size: int, times: int) -> None:
+    bench = Bench()
+    body = [b"x" * size] if size else []
+    for _ in range(2):
+        assert bench.ask(content(*body)) is OPEN
+    assert bench.digested == [b"x" * size] * times
+    assert bench.ask(content(b"other")) is OPEN
+    assert bench.found[-1][4] == b"othe"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "has_ended"),
+    [([b"a", b"b"], True), ([b"a"], False), ([], False), ([b"x" * (1 << 17)], True), ([b"?"], True)],
+)
+async def test_what_takes_more_than_a_look_is_left_as_it_is(pieces: list[bytes], has_ended: bool) -> None:
+    bench = Bench()
+    stream = content(*pieces, has_ended=has_ended)
+    assert bench.ask(stream) is None
+    assert bench.found == []
+    assert stream.read_nowait() == b"".join(pieces)
+
+
+async def test_a_read_is_its_head() -> None:
+    bench = Bench(is_read=True)
+    assert bench.ask(content(has_ended=False)) is None
+    assert bench.ask(content(b"a", b"b")) is OPEN
+    assert bench.digested == []
+
+
+async def test_where_the_stages_know_no_refusal_there_is_none() -> None:
+    assert Bench(answers=False).ask(content(b"1")) is None
