@@ -26,6 +26,7 @@ from gateway.core.message import Headers
 
 __all__ = [
     "HOP_BY_HOP",
+    "OURS",
     "OURS_IN_REQUESTS",
     "UNASKED",
     "AnswerHead",
@@ -57,12 +58,14 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-_OWN = b"seawall-"
+OURS = b"seawall-"
+"""Names of our own vocabulary begin so, in lower case."""
+
 OURS_IN_REQUESTS = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 _PROTECTED = frozenset(
     {b"authorization", b"cookie", b"date", b"host", b"idempotency-key", b"set-cookie", b"traceparent", b"tracestate"}
 )
-_PROTECTED_PREFIXES = (b"content-", _OWN)
+_PROTECTED_PREFIXES = (b"content-", OURS)
 _NAME: Final = itemgetter(0)
 _VALUE: Final = itemgetter(1)
 _LOWER: Final = bytes.lower
@@ -124,7 +127,7 @@ class _Fates(dict[bytes, int]):
         if name == b"connection":
             fate = _NAMES_OTHERS
         else:
-            fate = _GOES if name in self._names or name.startswith(_OWN) else _STAYS
+            fate = _GOES if name in self._names or name.startswith(OURS) else _STAYS
         if len(self) < _SPELLINGS:
             self[spelt] = fate
         return fate

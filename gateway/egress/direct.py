@@ -16,12 +16,13 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from aiohttp.http import RawResponseMessage
 from aiohttp.streams import StreamReader
 
 from gateway.core import websocket
+from gateway.core.answer import WholeAnswer
 from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
 from gateway.core.headers import UNASKED, answer_fields, answer_head
@@ -92,7 +93,7 @@ class DirectEgress:
         except ValueError as error:
             return Broken(Fault.CLIENT_ERROR, Dispatched.NO, f"nothing was sent to {tool.name}: {error}")
         connection = None if request.fresh_connection else route.pool.take()
-        exchange = Exchange(self._loop, timings, is_bounded=request.capture_answer)
+        exchange = Exchange(self._loop, timings, request.capture_answer, request.method == "HEAD")
         if connection is None:
             made = await route.pool.connect(tool.name, min(timings.connect_s, timings.total_s))
             if isinstance(made, Broken):
@@ -102,16 +103,19 @@ class DirectEgress:
                 return Broken(
                     Fault.CONNECT, Dispatched.NO, f"the connection to {tool.name} closed before anything was sent"
                 )
-        connection.begin(exchange, head, request.body, is_head=request.method == "HEAD")
+        connection.begin(exchange, head, request.body)
         try:
-            message = await exchange.answer
+            answer = await exchange.answer
         except ExchangeError as error:
             connection.abort()
             return _broken(tool, exchange, error)
         except BaseException:
             connection.abort()
             raise
-        return await self._reply(tool, request, route.pool, connection, exchange, message)
+        if type(answer) is WholeAnswer:
+            route.pool.put(connection)
+            return Reply(answer.code, answer.reason, answer.fields, BytesBody(answer.body))
+        return await self._reply(tool, request, route.pool, connection, exchange, cast(RawResponseMessage, answer))
 
     async def close(self) -> None:
         """Close all connections. May be repeated."""

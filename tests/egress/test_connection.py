@@ -9,6 +9,7 @@ from itertools import pairwise
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gateway.core.answer import WholeAnswer
 from gateway.egress.connection import Connection, Exchange, ExchangeError, Garbled
 from tests.tools import LONG
 
@@ -51,9 +52,9 @@ async def result(data: bytes, cuts: list[int], *, is_head: bool = False) -> tupl
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair()
     try:
-        connection, exchange = Connection(loop, lambda _: None), Exchange(loop, LONG, is_bounded=True)
+        connection, exchange = Connection(loop, lambda _: None), Exchange(loop, LONG, True, is_head)
         connection.connection_made(Pipe(ours))
-        connection.begin(exchange, b"GET / HTTP/1.1\r\n\r\n", None, is_head=is_head)
+        connection.begin(exchange, b"GET / HTTP/1.1\r\n\r\n", None)
         edges = [0, *sorted({cut for cut in cuts if cut < len(data)}), len(data)]
         for start, end in pairwise(edges):
             if not connection.transport.is_closing() and start < end:  # type: ignore[union-attr]
@@ -63,8 +64,11 @@ async def result(data: bytes, cuts: list[int], *, is_head: bool = False) -> tupl
         connection.connection_lost(None)
         try:
             message = await asyncio.wait_for(exchange.answer, 1)
-            assert exchange.content is not None
-            body = exchange.content.read_nowait()
+            if isinstance(message, WholeAnswer):
+                body = message.body
+            else:
+                assert exchange.content is not None
+                body = exchange.content.read_nowait()
         except ExchangeError as error:
             return type(error), b"", False
         assert exchange.has_ended()
