@@ -18,10 +18,10 @@ from typing import assert_never
 
 from gateway.core.codes import Code, Directive, Dispatched
 from gateway.core.fault import Fault
-from gateway.core.message import Reply
+from gateway.core.message import BytesBody, Reply
 from gateway.core.value import frozen
 
-__all__ = ["Failed", "InDoubt", "Outcome", "Refusal", "Rejected", "Success", "is_result"]
+__all__ = ["Failed", "InDoubt", "Outcome", "Refusal", "Rejected", "Success", "is_result", "streamed_reply"]
 
 
 @frozen
@@ -101,6 +101,14 @@ class InDoubt:
 
 
 Outcome = Success | Rejected | Failed | InDoubt
+
+
+def streamed_reply(outcome: Outcome) -> Reply | None:
+    """Return the reply whose body still comes from the tool, if there is one."""
+    if isinstance(outcome, Rejected):
+        return None
+    reply = outcome.reply
+    return None if reply is None or type(reply.body) is BytesBody or reply.body.is_replayable else reply
 
 
 def is_result(outcome: Outcome) -> bool:
