@@ -176,19 +176,18 @@ class Bounds:
     def __repr__(self) -> str:
         return f"<Bounds of {len(self._dues)} waits>"
 
-    async def wait(self, future: asyncio.Future[None], limit_s: float) -> None:
-        """Wait for a future that is the caller's own, for so many seconds of the loop's time.
+    def put(self, future: asyncio.Future[None], limit_s: float) -> None:
+        """Have a future that is the caller's own fail with `TimeoutError` if it is not done in so many seconds.
 
-        Raises:
-            TimeoutError: it was not done by then, and has failed with that.
+        Whoever puts it waits for it, and takes it off in `finally`.
         """
         due = self._dues[future] = self._loop.time() + limit_s
         if due < self._first:
             self._look_at(due)
-        try:
-            await future
-        finally:
-            del self._dues[future]
+
+    def take_off(self, future: asyncio.Future[None]) -> None:
+        """The future is done, or nobody waits for it any more. May be repeated."""
+        self._dues.pop(future, None)
 
     def _look_at(self, when: float) -> None:
         self._first = when

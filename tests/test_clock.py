@@ -110,12 +110,20 @@ async def test_settled_waits_for_a_future_or_for_time_and_leaves_it_alone() -> N
     assert await settled(future, 0)
 
 
+async def bounded(bounds: Bounds, future: asyncio.Future[None], limit_s: float) -> None:
+    bounds.put(future, limit_s)
+    try:
+        await future
+    finally:
+        bounds.take_off(future)
+
+
 async def test_bounds_end_the_waits_whose_time_is_over_and_no_other() -> None:
     loop = asyncio.get_running_loop()
     bounds = Bounds(loop)
     futures: list[asyncio.Future[None]] = [loop.create_future() for _ in range(4)]
     later, first, second, done = [
-        asyncio.create_task(bounds.wait(future, limit_s))
+        asyncio.create_task(bounded(bounds, future, limit_s))
         for future, limit_s in zip(futures, (3600, 0.03, 0.04, 0.01), strict=True)
     ]
     await asyncio.sleep(0)
@@ -136,7 +144,7 @@ async def test_bounds_wait_for_what_a_future_brings() -> None:
     failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     failed.set_exception(ValueError("no"))
     with pytest.raises(ValueError, match="no"):
-        await Bounds(asyncio.get_running_loop()).wait(failed, 3600)
+        await bounded(Bounds(asyncio.get_running_loop()), failed, 3600)
 
 
 def test_many_waits_have_one_timer() -> None:
@@ -152,7 +160,7 @@ def test_many_waits_have_one_timer() -> None:
     async def wait(loop: Counting) -> int:
         bounds = Bounds(loop)
         futures: list[asyncio.Future[None]] = [loop.create_future() for _ in range(100)]
-        waits = [asyncio.create_task(bounds.wait(future, 3600 + place)) for place, future in enumerate(futures)]
+        waits = [asyncio.create_task(bounded(bounds, future, 3600 + place)) for place, future in enumerate(futures)]
         await asyncio.sleep(0)
         for future in futures:
             future.set_result(None)

@@ -7,9 +7,7 @@ for whoever takes the run over. It holds nothing of the arguments that could be 
 from __future__ import annotations
 
 import hashlib
-import struct
 from functools import lru_cache
-from itertools import chain
 from typing import Final
 
 __all__ = ["derive_key", "hmac_sha256", "undo_key"]
@@ -32,7 +30,6 @@ def _halvings() -> list[tuple[int, int]]:
 
 
 _HALVINGS: Final = _halvings()
-_LENGTH: Final = struct.Struct(">I").pack
 
 
 def derive_key(salt: bytes, *parts: str) -> str:
@@ -43,10 +40,25 @@ def derive_key(salt: bytes, *parts: str) -> str:
 
     Source: RFC 2104 (HMAC), RFC 4648 section 6 (base32).
     """
-    encoded = list(map(str.encode, parts))
-    lengths = map(_LENGTH, map(len, encoded))
-    text = b"".join(chain.from_iterable(zip(lengths, encoded, strict=True)))
-    return _base32(hmac_sha256(salt, text)[:_KEY_BYTES])
+    return _base32(hmac_sha256(salt, b"".join(map(_FRAMED, parts)))[:_KEY_BYTES])
+
+
+class _Framed(dict[str, bytes]):
+    """Parts with their length in front. Names of runs, tools and operations come again with every step; digests do not."""
+
+    def __missing__(self, part: str) -> bytes:
+        data = part.encode()
+        framed = len(data).to_bytes(4, "big") + data
+        if len(data) < _DIGEST:
+            if len(self) >= _FRAMES:
+                self.clear()
+            self[part] = framed
+        return framed
+
+
+_DIGEST: Final = 64
+_FRAMES: Final = 1024
+_FRAMED: Final = _Framed().__getitem__
 
 
 def _base32(data: bytes) -> str:

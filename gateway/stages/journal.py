@@ -136,10 +136,12 @@ class JournalStage:
 
     async def _durable(self, run: Run, call: Call, future: asyncio.Future[None]) -> str | None:
         """Wait for the disk, until the call's deadline. Returns why it may not be relied on, or None."""
-        if self._bounds is None:
-            self._bounds = Bounds(future.get_loop())
+        bounds = self._bounds
+        if bounds is None:
+            bounds = self._bounds = Bounds(future.get_loop())
+        bounds.put(future, max(_LEAST_S, call.deadline - self._clock.now()))
         try:
-            await self._bounds.wait(future, max(_LEAST_S, call.deadline - self._clock.now()))
+            await future
         except asyncio.CancelledError:
             self._withdraw(run, call)
             raise
@@ -148,6 +150,8 @@ class JournalStage:
             return "the disk did not answer in time"
         except (JournalUnavailable, Conflict) as error:
             return str(error)
+        finally:
+            bounds.take_off(future)
         return None
 
     async def _kept(self, call: Call) -> RecordedRequest | None:

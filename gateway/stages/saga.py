@@ -105,8 +105,15 @@ class SagaStage:
     async def _record(self, run: Run, call: Call, outcome: Outcome) -> Outcome:
         if run.flying and (flight := run.flying.get(call)) is not None:
             flight.answer = outcome
+        record: StepCommitted | StepFailed | StepInDoubt | None
+        answer: Outcome
         try:
-            record, answer = await self._outcome(call, outcome)
+            if isinstance(outcome, Success):
+                record = await self._committed(call, outcome.reply)
+                is_plain = record.bad is None and record.unbound is None
+                answer = outcome if is_plain else await _with_a_but(call, outcome, record)
+            else:
+                record, answer = await self._without_success(call, outcome)
         except Exception as error:
             self._note_broken_off(run, call, error)
             raise
@@ -137,18 +144,12 @@ class SagaStage:
         is_ours = call.lane is Lane.FINALIZATION or call.is_settling_only
         return outcome_records(state, record, is_ours=is_ours)
 
-    async def _outcome(
-        self, call: Call, outcome: Outcome
-    ) -> tuple[StepCommitted | StepFailed | StepInDoubt | None, Outcome]:
-        """Return the record of an outcome, and what the agent gets."""
+    async def _without_success(
+        self, call: Call, outcome: Failed | InDoubt | Rejected
+    ) -> tuple[StepFailed | StepInDoubt | None, Outcome]:
+        """Return the record of such an outcome, and what the agent gets."""
         number = call.step or 0
         match outcome:
-            case Success(reply):
-                record = await self._committed(call, reply)
-                if record.bad is not None:
-                    await reply.aclose()
-                    return record, Rejected(postcondition_refusal(call, record.bad))
-                return record, outcome if record.unbound is None else _with_warning(outcome, record.unbound)
             case Failed():
                 return await self._failed(call, outcome), outcome
             case InDoubt():
@@ -169,7 +170,7 @@ class SagaStage:
         compensator, unbound = None, None
         if reply is not None and declared is not None and declared.is_for_partial and failed.fault in _PARTIAL:
             data = await body_bytes(reply.body, EVALUATED_LIMIT) or b""
-            compensator, unbound = _bind(call, await self._environment(call, reply, data))
+            compensator, unbound = _bind(call, _with_answer(await call_env(call), call, reply, data))
         status = None if reply is None else reply.status
         detail = failed.refusal.detail if failed.refusal is not None else f"{call.tool.name} answered {status}"
         return StepFailed(
@@ -195,7 +196,10 @@ class SagaStage:
             whole = await body_bytes(body, EVALUATED_LIMIT)
             stored = whole if whole is not None and len(whole) <= INLINE_LIMIT else await self._keep(body)
             data = whole or b""
-        env = await self._environment(call, reply, data) if _is_evaluated(operation) else {}
+        env: Environment = {}
+        if _is_evaluated(operation):
+            asked = _env_at_hand(call)
+            env = _with_answer(await call_env(call) if asked is None else asked, call, reply, data)
         bad = _unmet(operation.postcondition, env) if call.is_answer_known else None
         compensator, unbound = _bind(call, env)
         lease, lease_until = lease_of(call, env, self._trajectories.at()) if operation.lease else (None, None)
@@ -219,16 +223,6 @@ class SagaStage:
         except JournalUnavailable as error:
             self._telemetry.background_failed("keeping a large answer", error)
             return b""
-
-    async def _environment(self, call: Call, reply: Reply, data: bytes) -> Environment:
-        asked = call.request.body
-        if type(asked) is BytesBody and len(asked.data) <= EVALUATED_LIMIT:
-            env = CallEnv(call, asked.data)
-        else:
-            env = await call_env(call)
-        if call.is_answer_known:
-            env["response"] = response_env(reply.status, reply.headers, decoded(reply.headers, data, EVALUATED_LIMIT))
-        return env
 
     def _observe(self, run: Run, call: Call, outcome: Outcome) -> None:
         if isinstance(outcome, Rejected):
@@ -290,6 +284,20 @@ def _is_evaluated(operation: Operation) -> bool:
     return operation.compensator is not None or operation.postcondition is not None or operation.lease is not None
 
 
+def _env_at_hand(call: Call) -> CallEnv | None:
+    """Return what `call_env` returns, where it takes no reading to know."""
+    asked = call.request.body
+    if type(asked) is BytesBody and len(asked.data) <= EVALUATED_LIMIT:
+        return CallEnv(call, asked.data)
+    return None
+
+
+def _with_answer(env: CallEnv, call: Call, reply: Reply, data: bytes) -> CallEnv:
+    if call.is_answer_known:
+        env["response"] = response_env(reply.status, reply.headers, decoded(reply.headers, data, EVALUATED_LIMIT))
+    return env
+
+
 def _unmet(postcondition: Expression | None, env: Environment) -> str | None:
     if postcondition is None:
         return None
@@ -310,9 +318,15 @@ def _bind(call: Call, env: Environment) -> tuple[BoundRequest | None, str | None
         return None, str(error)
 
 
-def _with_warning(outcome: Success, unbound: str) -> Success:
-    """Tell the agent at once that a step cannot be undone, beside the tool's own answer."""
-    reply = outcome.reply
+async def _with_a_but(call: Call, outcome: Success, record: StepCommitted) -> Outcome:
+    """What the agent gets of a success that does not hold what was declared, or that cannot be undone.
+
+    The latter it is told at once, beside the tool's own answer.
+    """
+    reply, unbound = outcome.reply, record.unbound
+    if record.bad is not None:
+        await reply.aclose()
+        return Rejected(postcondition_refusal(call, record.bad))
     text = f"cannot be undone: {unbound}".encode("ascii", "replace").replace(b"\n", b" ").replace(b"\r", b" ")
     reply.headers = (*reply.headers, (b"Seawall-Warning", text))
     return outcome
