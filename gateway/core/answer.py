@@ -14,21 +14,12 @@ from __future__ import annotations
 import re
 from itertools import compress
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 from gateway.core.headers import HOP_BY_HOP, OURS
-from gateway.core.message import Headers
+from gateway.core.message import BytesBody, Reply
 
-__all__ = ["WholeAnswer", "whole_answer"]
-
-
-class WholeAnswer(NamedTuple):
-    """An answer from its beginning to its end. `fields` are those that go on to the agent (`headers.answer_fields`)."""
-
-    code: int
-    reason: bytes
-    fields: Headers
-    body: bytes
+__all__ = ["whole_answer"]
 
 
 HEAD_BYTES: Final = 8_190
@@ -46,13 +37,16 @@ _FOR_THE_PARSER: Final = frozenset({b"transfer-encoding", b"upgrade"})
 _DIGITS: Final = 18
 
 
-def whole_answer(data: bytes) -> WholeAnswer | None:
-    """Return the answer that `data` is, all of it and not a byte more, or None where a parser has to look."""
+def whole_answer(data: bytes) -> Reply | None:
+    """Return the answer that `data` is, all of it and not a byte more, or None where a parser has to look.
+
+    It has those fields that go on to the agent (`headers.answer_fields`).
+    """
     end = data.find(b"\r\n\r\n") + 2
     if not 2 < end <= HEAD_BYTES:
         return None
     status_line, _, lines = data[:end].partition(b"\r\n")
-    status = _STATUS_LINES[status_line]
+    status = _STATUS_LINES(status_line)
     if status is None:
         return None
     fields = _FIELD.findall(lines)
@@ -70,7 +64,7 @@ def whole_answer(data: bytes) -> WholeAnswer | None:
     length = fields[fates.index(_LENGTH)][1]
     if not length.isdigit() or len(length) > _DIGITS or int(length) != len(data) - end - 2:
         return None
-    return WholeAnswer(status[0], status[1], tuple(compress(fields, fates)), data[end + 2 :])
+    return Reply(status[0], status[1], tuple(compress(fields, fates)), BytesBody(data[end + 2 :]))
 
 
 def _goes_on(field: tuple[bytes, bytes]) -> bool:
@@ -117,4 +111,4 @@ class _StatusLines(dict[bytes, tuple[int, bytes] | None]):
 
 
 _FATE: Final = _Fates().__getitem__
-_STATUS_LINES: Final = _StatusLines()
+_STATUS_LINES: Final = _StatusLines().__getitem__

@@ -218,6 +218,19 @@ def replace_fields(headers: Iterable[tuple[bytes, bytes]], fields: Mapping[bytes
     return tuple(kept)
 
 
+class _Tokens(dict[bytes, bool]):
+    """Whether a word may be a name (RFC 9110 section 5.6.2); worked out where it is asked for the first time."""
+
+    def __missing__(self, word: bytes) -> bool:
+        is_token = bool(word) and not word.translate(None, _TOKEN)
+        if len(self) < _SPELLINGS:
+            self[word] = is_token
+        return is_token
+
+
+_IS_TOKEN: Final = _Tokens().__getitem__
+
+
 def field_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return header fields as they stand on the wire, each line ended.
 
@@ -231,8 +244,7 @@ def field_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         lines.count(b"\n") != count
         or lines.count(b"\r") != count
         or lines.count(b"\0")
-        or b"".join(map(_NAME, headers)).translate(None, _TOKEN)
-        or not all(map(_NAME, headers))
+        or not all(map(_IS_TOKEN, map(_NAME, headers)))
     ):
         raise ValueError(f"the header field {_offender(headers)!r} has a name or value that HTTP does not allow")
     return lines
@@ -252,7 +264,7 @@ def request_head(method: str, target: bytes, lines: bytes) -> bytes:
         ValueError: method or target would change the shape of the message.
     """
     verb = method.encode("ascii", "replace")
-    if not verb or verb.translate(None, _TOKEN):
+    if not _IS_TOKEN(verb):
         raise ValueError(f"{method!r} is not a method name")
     if target[:1] != b"/" and target != b"*":
         raise ValueError("the request target does not begin with a slash")

@@ -26,8 +26,8 @@ from aiohttp.http import HttpResponseParser, RawResponseMessage
 from aiohttp.streams import StreamReader
 
 from gateway.clock import Alarm
-from gateway.core.answer import WholeAnswer, whole_answer
-from gateway.core.message import Body, BytesBody
+from gateway.core.answer import whole_answer
+from gateway.core.message import Body, BytesBody, Reply
 from gateway.egress import Timings
 
 __all__ = ["Connection", "Exchange", "ExchangeError", "Garbled", "Lost", "NotLetIn", "Overdue", "UploadBroken"]
@@ -118,7 +118,7 @@ class Exchange:
         self, loop: asyncio.AbstractEventLoop, timings: Timings, is_bounded: bool, is_to_head: bool = False
     ) -> None:
         """`is_bounded` keeps the total time bound on for the answer's body; a stream knows only the idle one."""
-        self.answer: asyncio.Future[RawResponseMessage | WholeAnswer] = loop.create_future()
+        self.answer: asyncio.Future[RawResponseMessage | Reply] = loop.create_future()
         self.timings = timings
         self.total_at = loop.time() + timings.total_s
         self.is_bounded = is_bounded
@@ -128,7 +128,7 @@ class Exchange:
         self.phase = _UPLOAD
         self.message: RawResponseMessage | None = None
         self.content: StreamReader | None = None
-        self.whole: WholeAnswer | None = None
+        self.whole: Reply | None = None
         self.timed_out = ""
         self.upload: asyncio.Task[None] | None = None
         self.upload_error: Exception | None = None
@@ -179,7 +179,8 @@ class Connection(BaseProtocol):
         Between the arrival of bytes and the loop's next turn only the kernel knows of them, so it is asked
         (aio-libs/aiohttp#13656).
         """
-        return self.is_open and not self._poll.poll(0)
+        transport = self.transport
+        return transport is not None and not self._is_spent and not transport.is_closing() and not self._poll.poll(0)
 
     @property
     def is_open(self) -> bool:
@@ -194,11 +195,8 @@ class Connection(BaseProtocol):
         self._exchange = exchange
         self._parser = None
         exchange.is_sent = True
-        if body is None:
-            transport.write(head)
-            self._written(exchange)
-        elif type(body) is BytesBody and len(body.data) <= COALESCED_BYTES:
-            transport.write(head + body.data)
+        if body is None or (type(body) is BytesBody and len(body.data) <= COALESCED_BYTES):
+            transport.write(head if body is None else head + body.data)
             self._written(exchange)
         else:
             transport.write(head)
@@ -208,7 +206,6 @@ class Connection(BaseProtocol):
     def finish(self) -> bool:
         """End the exchange; return whether the connection may serve another. One that may not is closed."""
         exchange, self._exchange = self._exchange, None
-        self._alarm.clear()
         if exchange is not None and exchange.may_go_on() and self.is_open:
             return True
         self._end(exchange)
@@ -268,7 +265,7 @@ class Connection(BaseProtocol):
         elif exchange.phase is Phase.BODY:
             self._arm_body(exchange)
 
-    def _take(self, exchange: Exchange, whole: WholeAnswer) -> None:
+    def _take(self, exchange: Exchange, whole: Reply) -> None:
         exchange.whole, exchange.phase = whole, _BODY
         self._alarm.clear()
         if not exchange.answer.done():
@@ -364,7 +361,8 @@ class Connection(BaseProtocol):
         exchange.is_written = True
         if exchange.phase is _UPLOAD:
             exchange.phase = _HEAD
-            self._alarm.set(min(self._loop.time() + exchange.timings.first_byte_s, exchange.total_at))
+            due = self._loop.time() + exchange.timings.first_byte_s
+            self._alarm.set(due if due < exchange.total_at else exchange.total_at)
 
     def _arm_body(self, exchange: Exchange) -> None:
         due = self._loop.time() + exchange.timings.idle_s

@@ -16,13 +16,12 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from functools import cache
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from aiohttp.http import RawResponseMessage
 from aiohttp.streams import StreamReader
 
 from gateway.core import websocket
-from gateway.core.answer import WholeAnswer
 from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
 from gateway.core.headers import UNASKED, answer_fields, answer_head
@@ -112,10 +111,10 @@ class DirectEgress:
         except BaseException:
             connection.abort()
             raise
-        if type(answer) is WholeAnswer:
+        if isinstance(answer, Reply):
             route.pool.put(connection)
-            return Reply(answer.code, answer.reason, answer.fields, BytesBody(answer.body))
-        return await self._reply(tool, request, route.pool, connection, exchange, cast(RawResponseMessage, answer))
+            return answer
+        return await self._reply(tool, request, route.pool, connection, exchange, answer)
 
     async def close(self) -> None:
         """Close all connections. May be repeated."""

@@ -11,8 +11,9 @@ from aiohttp.http import HttpResponseParser
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.core.answer import FIELDS, HEAD_BYTES, WholeAnswer, whole_answer
+from gateway.core.answer import FIELDS, HEAD_BYTES, whole_answer
 from gateway.core.headers import answer_head
+from gateway.core.message import BytesBody, Reply
 
 PLAIN = (
     b"HTTP/1.1 201 Created\r\nServer: nginx/1.22\r\nContent-Type: application/json\r\nContent-Length: 3\r\n"
@@ -25,10 +26,10 @@ class Protocol(BaseProtocol):
         """Nothing is ever paused here."""
 
 
-def parsed(data: bytes) -> WholeAnswer | None:
+def parsed(data: bytes) -> Reply | None:
     """Return an answer as aiohttp's parser reads it; None where it is not whole, or not good for another one after it."""
 
-    async def parse() -> WholeAnswer | None:
+    async def parse() -> Reply | None:
         loop = asyncio.get_running_loop()
         parser: Any = HttpResponseParser(
             Protocol(loop), loop, 1 << 16, payload_exception=ValueError, response_with_body=True, read_until_eof=True,
@@ -43,14 +44,14 @@ def parsed(data: bytes) -> WholeAnswer | None:
         assert not message.chunked
         assert parser.feed_eof() is None
         reason = message.reason.encode("utf-8", "surrogateescape")
-        return WholeAnswer(message.code, reason, head.fields, content.read_nowait())
+        return Reply(message.code, reason, head.fields, BytesBody(content.read_nowait()))
 
     return asyncio.run(parse())
 
 
 def test_a_plain_answer_is_read_whole() -> None:
     assert whole_answer(PLAIN) == parsed(PLAIN)
-    assert whole_answer(PLAIN) == WholeAnswer(
+    assert whole_answer(PLAIN) == Reply(
         201,
         b"Created",
         (
@@ -59,7 +60,7 @@ def test_a_plain_answer_is_read_whole() -> None:
             (b"Content-Length", b"3"),
             (b"X-Id", b"caf\xe9 au lait"),
         ),
-        b"abc",
+        BytesBody(b"abc"),
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from itertools import pairwise
+from typing import cast
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.core.answer import WholeAnswer
+from gateway.core.message import BytesBody, Reply
 from gateway.egress.connection import Connection, Exchange, ExchangeError, Garbled
 from tests.tools import LONG
 
@@ -64,15 +65,15 @@ async def result(data: bytes, cuts: list[int], *, is_head: bool = False) -> tupl
         connection.connection_lost(None)
         try:
             message = await asyncio.wait_for(exchange.answer, 1)
-            if isinstance(message, WholeAnswer):
-                body = message.body
+            if isinstance(message, Reply):
+                code, body = message.status, cast(BytesBody, message.body).data
             else:
                 assert exchange.content is not None
-                body = exchange.content.read_nowait()
+                code, body = message.code, exchange.content.read_nowait()
         except ExchangeError as error:
             return type(error), b"", False
         assert exchange.has_ended()
-        return message.code, body, is_reusable
+        return code, body, is_reusable
     finally:
         ours.close()
         theirs.close()
