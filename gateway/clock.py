@@ -6,17 +6,19 @@ Stages and workers take a `Clock`; tests and the storm lab hand them one that th
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import secrets
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol
 
-__all__ = ["Alarm", "Clock", "SystemClock", "settled", "shielded", "wait_until"]
+__all__ = ["Alarm", "Bounds", "Clock", "SystemClock", "settled", "wait_until"]
 
 # Event loops count in whole milliseconds or better and may fire a hair early.
 _TICK_S = 0.002
+# Bounds that follow each other closely are looked at together.
+_GRAIN_S = 0.010
 
 
 class Clock(Protocol):
@@ -101,28 +103,6 @@ async def settled(future: asyncio.Future[None], limit_s: float) -> bool:
     return future.done()
 
 
-def shielded(future: asyncio.Future[None]) -> asyncio.Future[None]:
-    """Return a future that ends as `future` does and may be cancelled without touching it.
-
-    What `asyncio.shield` does for a future of the running loop, at half its price.
-    """
-    outer: asyncio.Future[None] = future.get_loop().create_future()
-    future.add_done_callback(partial(_pass_on, outer))
-    return outer
-
-
-def _pass_on(outer: asyncio.Future[None], inner: asyncio.Future[None]) -> None:
-    if outer.done():
-        if not inner.cancelled():
-            inner.exception()  # nobody is left to hear of it
-    elif inner.cancelled():
-        outer.cancel()
-    elif (error := inner.exception()) is not None:
-        outer.set_exception(error)
-    else:
-        outer.set_result(None)
-
-
 class Alarm:
     """A time bound that moves with every message: moving it is an assignment, not a timer.
 
@@ -176,3 +156,51 @@ class Alarm:
             return
         self._due = None
         self._ring()
+
+
+class Bounds:
+    """Time bounds of many waits, with one timer of the event loop for all of them.
+
+    Most waits are over long before their bound, so a bound costs an entry in a dict and no timer. A wait may end a
+    hundredth of a second late.
+    """
+
+    __slots__ = ("_alarm", "_dues", "_first", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._alarm = Alarm(loop, self._ring)
+        self._dues: dict[asyncio.Future[None], float] = {}
+        self._first = math.inf
+
+    def __repr__(self) -> str:
+        return f"<Bounds of {len(self._dues)} waits>"
+
+    def put(self, future: asyncio.Future[None], limit_s: float) -> None:
+        """Have a future that is the caller's own fail with `TimeoutError` if it is not done in so many seconds.
+
+        Whoever puts it waits for it, and takes it off in `finally`.
+        """
+        due = self._dues[future] = self._loop.time() + limit_s
+        if due < self._first:
+            self._look_at(due)
+
+    def take_off(self, future: asyncio.Future[None]) -> None:
+        """The future is done, or nobody waits for it any more. May be repeated."""
+        self._dues.pop(future, None)
+
+    def _look_at(self, when: float) -> None:
+        self._first = when
+        self._alarm.set(when)
+
+    def _ring(self) -> None:
+        self._first = math.inf
+        now = self._loop.time()
+        left: list[float] = []
+        for future, due in self._dues.items():
+            if due > now + _TICK_S:
+                left.append(due)
+            elif not future.done():
+                future.set_exception(TimeoutError())
+        if left:
+            self._look_at(max(min(left), now + _GRAIN_S))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 import pytest
 
-from gateway.clock import Alarm, SystemClock, settled, wait_until
+from gateway.clock import Alarm, Bounds, SystemClock, settled, wait_until
 from tests.fakes import FakeClock
 
 
@@ -107,3 +108,64 @@ async def test_settled_waits_for_a_future_or_for_time_and_leaves_it_alone() -> N
     future.set_result(None)
     assert await again
     assert await settled(future, 0)
+
+
+async def bounded(bounds: Bounds, future: asyncio.Future[None], limit_s: float) -> None:
+    bounds.put(future, limit_s)
+    try:
+        await future
+    finally:
+        bounds.take_off(future)
+
+
+async def test_bounds_end_the_waits_whose_time_is_over_and_no_other() -> None:
+    loop = asyncio.get_running_loop()
+    bounds = Bounds(loop)
+    futures: list[asyncio.Future[None]] = [loop.create_future() for _ in range(4)]
+    later, first, second, done = [
+        asyncio.create_task(bounded(bounds, future, limit_s))
+        for future, limit_s in zip(futures, (3600, 0.03, 0.04, 0.01), strict=True)
+    ]
+    await asyncio.sleep(0)
+    assert repr(bounds) == "<Bounds of 4 waits>"
+    futures[3].set_result(None)
+    await done
+    for late in (first, second):
+        with pytest.raises(TimeoutError):
+            await late
+    assert not later.done()
+    later.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await later
+    assert repr(bounds) == "<Bounds of 0 waits>"
+
+
+async def test_bounds_wait_for_what_a_future_brings() -> None:
+    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    failed.set_exception(ValueError("no"))
+    with pytest.raises(ValueError, match="no"):
+        await bounded(Bounds(asyncio.get_running_loop()), failed, 3600)
+
+
+def test_many_waits_have_one_timer() -> None:
+    """Every write waits for the disk, and a timer costs as much as writing its record down."""
+
+    class Counting(asyncio.SelectorEventLoop):
+        timers = 0
+
+        def call_at(self, *args: Any, **settings: Any) -> asyncio.TimerHandle:
+            self.timers += 1
+            return super().call_at(*args, **settings)
+
+    async def wait(loop: Counting) -> int:
+        bounds = Bounds(loop)
+        futures: list[asyncio.Future[None]] = [loop.create_future() for _ in range(100)]
+        waits = [asyncio.create_task(bounded(bounds, future, 3600 + place)) for place, future in enumerate(futures)]
+        await asyncio.sleep(0)
+        for future in futures:
+            future.set_result(None)
+        await asyncio.gather(*waits)
+        return loop.timers
+
+    with asyncio.Runner(loop_factory=Counting) as runner:
+        assert runner.run(wait(cast(Counting, runner.get_loop()))) == 1

@@ -62,7 +62,7 @@ class ExpressionProblem(ValueError):
 class CelExpression:
     """A compiled expression (`gateway.core.expression.Expression`)."""
 
-    __slots__ = ("_is_condition", "_looked_at", "_members", "_names", "_program", "source")
+    __slots__ = ("_evaluate", "_is_condition", "_looked_at", "_members", "_name", "_names", "_program", "source")
 
     def __init__(self, source: str, program: cel.Program, names: frozenset[str], is_condition: bool) -> None:
         self.source = source
@@ -70,8 +70,10 @@ class CelExpression:
         self._names = names
         self._is_condition = is_condition
         self._looked_at = {name: _looked_at(source, name) for name in names}
-        plain = _PATH.fullmatch(source)
-        self._members = None if plain is None or not names else tuple((plain.group(1) + plain.group(2)).split("."))
+        plain = _PATH.fullmatch(source) if names else None
+        self._evaluate = self._execute if plain is None else self._walk
+        words = [""] if plain is None else (plain[1] + plain[2]).split(".")
+        self._name, self._members = words[0], words[1:]
 
     @property
     def names(self) -> frozenset[str]:
@@ -84,17 +86,18 @@ class CelExpression:
         Raises:
             ExpressionError: a name or member is missing, or the types do not fit.
         """
-        value = self._walk(env) if self._members is not None else self._execute(env)
+        value = self._evaluate(env)
         if self._is_condition and not isinstance(value, bool):
             raise ExpressionError(f"`{self.source}` is neither true nor false")
         return value
 
     def _walk(self, env: Environment) -> object:
-        assert self._members is not None
-        name, *members = self._members
-        value = _lookup(env, name, self.source)
-        for member in members:
-            if not isinstance(value, Mapping):
+        try:
+            value = env[self._name]
+        except KeyError:
+            value = _lookup(env, self._name, self.source)
+        for member in self._members:
+            if not isinstance(value, dict) and not isinstance(value, Mapping):
                 raise ExpressionError(f"`{self.source}`: there is nothing to take `{member}` from")
             try:
                 value = value[member]
@@ -219,10 +222,10 @@ def text_of(value: object, source: str) -> str:
     Raises:
         ExpressionError: null, a list or a mapping, or a number that may have lost digits.
     """
-    if isinstance(value, bool):
-        return "true" if value else "false"
     if isinstance(value, str):
         return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
     if isinstance(value, float):

@@ -41,6 +41,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _UNRESERVED = re.compile(r"[A-Za-z0-9_.~-]*")
 """What needs no percent-encoding anywhere (RFC 3986 section 2.3)."""
 
+_PLAIN_IN_A_SEGMENT = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9_.~-]*")
+"""The same, and neither empty nor dots."""
+
 _OUTSIDE_A_SEGMENT = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 
@@ -56,10 +59,21 @@ Report = Callable[[tuple[str | int, ...], str, str], None]
 """Takes the path below the request's own mapping, what is wrong there, and a hint."""
 
 
+_Fill = Callable[[Environment], str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """A path: fixed text, and for each segment with a hole what fills it and the fixed text behind it."""
+
+    begin: str
+    filled: tuple[tuple[_Fill, str], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class _Line:
     method: str
-    path: tuple[tuple[Part, ...], ...]
+    path: _Path
     query: tuple[Part, ...]
 
 
@@ -71,19 +85,22 @@ class _Binder:
     line: _Line
     query: tuple[tuple[str, tuple[Part, ...]], ...]
     headers: tuple[tuple[str, tuple[Part, ...]], ...]
-    body: Callable[[Environment], str] | None
+    body: _Fill | None
 
     def __call__(self, env: Environment) -> BoundRequest:
-        path = "/" + "/".join([_segment(parts, env) for parts in self.line.path])
+        line = self.line
+        target = line.path.begin
+        for fill, behind in line.path.filled:
+            target += fill(env) + behind
+        if line.query or self.query:
+            target = f"{target}?{self._query(env)}"
+        headers = tuple([(name, _header(name, parts, env)) for name, parts in self.headers]) if self.headers else ()
+        return BoundRequest(self.tool, line.method, target, headers, None if self.body is None else self.body(env))
+
+    def _query(self, env: Environment) -> str:
         query = [_encoded(self.line.query, env)] if self.line.query else []
         query += [f"{_quoted(name, name)}={_quoted(render(parts, env), name)}" for name, parts in self.query]
-        return BoundRequest(
-            tool=self.tool,
-            method=self.line.method,
-            target=path + ("?" + "&".join(query) if query else ""),
-            headers=tuple((name, _header(name, parts, env)) for name, parts in self.headers),
-            body=None if self.body is None else self.body(env),
-        )
+        return "&".join(query)
 
 
 def compile_request(
@@ -146,7 +163,7 @@ class _Compiler:
         segments = _split_segments(path)
         if any(_is_dots(parts) for parts in segments) or any(not parts for parts in segments[:-1]):
             self._fail(here, "the path holds `.`, `..` or an empty segment", "write the path it stands for")
-        return _Line(method, _joined(segments), query)
+        return _Line(method, _path(segments), query)
 
     def pairs(self, pairs: Mapping[str, str], key: str) -> tuple[tuple[str, tuple[Part, ...]], ...]:
         return tuple((name, self.parts(text, (key, name))) for name, text in pairs.items())
@@ -223,26 +240,32 @@ def _split_segments(path: tuple[Part, ...]) -> tuple[tuple[Part, ...], ...]:
     return tuple(map(tuple, segments[1:]))
 
 
-def _joined(segments: Iterable[tuple[Part, ...]]) -> tuple[tuple[Part, ...], ...]:
-    """Return the segments with each stretch of fixed ones as a single text: they are bound on every call."""
-    joined: list[tuple[Part, ...]] = []
+def _path(segments: Iterable[tuple[Part, ...]]) -> _Path:
+    """Return the path of these segments, with all fixed text between two holes as one: paths are bound on every call."""
+    texts, fills = [""], []
     for parts in segments:
-        fixed = parts[0] if len(parts) == 1 and isinstance(parts[0], str) else None
-        before = joined[-1][0] if joined and len(joined[-1]) == 1 else None
-        if fixed is not None and isinstance(before, str):
-            joined[-1] = (f"{before}/{fixed}",)
-        else:
-            joined.append(parts)
-    return tuple(joined)
+        texts[-1] += "/"
+        if len(parts) == 1 and isinstance(parts[0], str):
+            texts[-1] += parts[0]
+        elif parts:
+            fills.append(_segment(parts))
+            texts.append("")
+    return _Path(texts[0], tuple(zip(fills, texts[1:], strict=True)))
 
 
 def _is_dots(parts: tuple[Part, ...]) -> bool:
     return len(parts) == 1 and isinstance(parts[0], str) and parts[0].lower().replace("%2e", ".") in (".", "..")
 
 
-def _segment(parts: tuple[Part, ...], env: Environment) -> str:
-    if len(parts) == 1 and isinstance(parts[0], str):
-        return parts[0]  # that it is no dots was seen when it was compiled
+def _segment(parts: tuple[Part, ...]) -> _Fill:
+    """Return what fills a segment with holes."""
+    if len(parts) == 1 and isinstance(parts[0], CelExpression):
+        whole = parts[0]
+        return lambda env: _inside_a_segment(text_of(whole(env), whole.source), whole.source)
+    return lambda env: _mixed_segment(parts, env)
+
+
+def _mixed_segment(parts: tuple[Part, ...], env: Environment) -> str:
     segment = ""
     for part in parts:
         if isinstance(part, str):
@@ -255,6 +278,8 @@ def _segment(parts: tuple[Part, ...], env: Environment) -> str:
 
 
 def _inside_a_segment(text: str, source: str) -> str:
+    if _PLAIN_IN_A_SEGMENT.fullmatch(text):
+        return text
     if not text:
         raise ExpressionError(f"`{source}` is empty, which would change the path")
     if text in (".", "..") or _OUTSIDE_A_SEGMENT.search(text):

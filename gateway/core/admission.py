@@ -230,13 +230,13 @@ class Admission:
         `was_used` is False for a slot that came too late to be used; its time says nothing of the service.
         """
         queue = self._ours if ticket.is_ours else self._forward
-        if ticket.state is _WAITING:
-            queue.remove(ticket)
-        elif ticket.state is _GRANTED:
+        if ticket.state is _GRANTED:
             queue.vacate(ticket.agent)
             self._releases += 1
             if was_used:
                 self._learn(now - ticket.granted_at)
+        elif ticket.state is _WAITING:
+            queue.remove(ticket)
         ticket.state = _DONE
 
     def reconfigure(self, settings: AdmissionSettings) -> None:

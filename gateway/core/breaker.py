@@ -205,11 +205,14 @@ class BreakerStatistics:
 
 
 class Breaker:
-    """One breaker. Every method is O(1) (expiry of old samples is amortised); none waits or calls back."""
+    """One breaker. Every method is O(1) (expiry of old samples is amortised); none waits or calls back.
+
+    `state` is that as of the last operation; read it freely.
+    """
 
     def __init__(self, settings: BreakerSettings) -> None:
         self._settings = settings
-        self._state = _CLOSED
+        self.state = _CLOSED
         self._generation = 0
         self._permits = 0
         self._ring = _Ring()
@@ -228,7 +231,7 @@ class Breaker:
 
     def peek(self, now: float) -> BreakerRefusal | None:
         """Return why no call at all could go now, or None. Takes nothing; a canary whose lease is over is lost here."""
-        if self._state is _CLOSED:
+        if self.state is _CLOSED:
             return None
         self._expire_lease(now)
         refusal = self._refusal(now)
@@ -242,18 +245,17 @@ class Breaker:
             may_be_canary: the call may be the experiment: a read, or one that may safely be made twice.
             lease_s: bound on the call's answer, with slack; a canary that exceeds it counts as failed.
         """
-        if self._state is _CLOSED:
+        if self.state is _CLOSED:
             self._permits += 1
-            return Permit(
-                self._permits, self._generation, False, now + lease_s, self._report() if self._unreported else ()
-            )
+            transitions = self._report() if self._unreported else ()
+            return Permit(self._permits, self._generation, False, now + lease_s, transitions)
         self._expire_lease(now)
         refusal = self._refusal(now)
         if refusal is None and self._wants_canary and not may_be_canary:
             refusal = BreakerRefusal(RECHECK_S, Reason.NO_ELIGIBLE_CANARY)
         if refusal is not None:
             return self._with_report(refusal)
-        if self._state is _OPEN:
+        if self.state is _OPEN:
             self._move(Cause.COOLDOWN_OVER, now)
         return self._try(now + lease_s)
 
@@ -271,8 +273,9 @@ class Breaker:
         if not permit.is_settled and permit.generation == self._generation:
             slow_after_s = self._settings.slow_after
             is_slow = slow_after_s is not None and elapsed_s is not None and elapsed_s > slow_after_s
-            if self._state is _CLOSED:
-                self._record(verdict, now, is_slow)
+            if self.state is _CLOSED:
+                if verdict is not _NEUTRAL:
+                    self._record(verdict, now, is_slow)
             else:
                 self._judge(permit, verdict, now, is_slow)
         permit.is_settled = True
@@ -282,8 +285,9 @@ class Breaker:
         """Count what was learnt after the permit was settled: a stream that broke after its head."""
         self._expire_lease(now)
         if permit.generation == self._generation:
-            if self._state is _CLOSED:
-                self._record(verdict, now, is_slow=False)
+            if self.state is _CLOSED:
+                if verdict is not _NEUTRAL:
+                    self._record(verdict, now, is_slow=False)
             elif verdict in (_FAILURE, Verdict.FAILURE_SERVER):
                 self._move(Cause.CANARY_FAILED, now)
         return self._report()
@@ -301,7 +305,7 @@ class Breaker:
         remaining_s = self._remaining_s(now)
         return {
             "version": 1,
-            "state": _CLOSED if self._state is _CLOSED else _OPEN,
+            "state": _CLOSED if self.state is _CLOSED else _OPEN,
             "level": self._level,
             "cooldown_s": self._cooldown_s,
             "until_at": at + round(remaining_s * 1000),
@@ -327,7 +331,7 @@ class Breaker:
             raise ValueError("a breaker's snapshot has another version or values out of range")
         breaker._level = min(level, breaker._top_level())
         if state is not _CLOSED:
-            breaker._state = _OPEN
+            breaker.state = _OPEN
             breaker._cooldown_s = min(cooldown_s, breaker._cap_s)
             breaker._open_until = now + min(max(0.0, (until_at - at) / 1000), breaker._cooldown_s)
         return breaker
@@ -335,7 +339,7 @@ class Breaker:
     def statistics(self, now: float) -> BreakerStatistics:
         """Return a look inside; changes nothing."""
         return BreakerStatistics(
-            state=self._state,
+            state=self.state,
             generation=self._generation,
             samples=len(self._ring),
             failures=self._ring.failures,
@@ -343,27 +347,22 @@ class Breaker:
             streak=self._streak,
             level=self._level,
             trials=len(self._trials),
-            cooldown_s=self._cooldown_s if self._state is _OPEN else 0.0,
+            cooldown_s=self._cooldown_s if self.state is _OPEN else 0.0,
             remaining_s=self._remaining_s(now),
         )
 
     @property
-    def state(self) -> State:
-        """The state as of the last operation."""
-        return self._state
-
-    @property
     def _wants_canary(self) -> bool:
-        return self._state is _OPEN or (self._state is _HALF_OPEN and self._limit == 1)
+        return self.state is _OPEN or (self.state is _HALF_OPEN and self._limit == 1)
 
     @property
     def _cap_s(self) -> float:
         return max(self._settings.cooldown, self._settings.max_cooldown)
 
     def _refusal(self, now: float) -> BreakerRefusal | None:
-        if self._state is _OPEN and now < self._open_until:
+        if self.state is _OPEN and now < self._open_until:
             return BreakerRefusal(min(self._cooldown_s, self._open_until - now), _LEFT_ALONE)
-        if self._state is _HALF_OPEN:
+        if self.state is _HALF_OPEN:
             if len(self._trials) >= self._limit:
                 lease_left_s = min(self._trials.values()) - now
                 return BreakerRefusal(min(lease_left_s, RECHECK_S), Reason.CANARY_OUT)
@@ -392,16 +391,14 @@ class Breaker:
         return transitions
 
     def _record(self, verdict: Verdict, now: float, is_slow: bool) -> None:
-        if verdict is _NEUTRAL:
-            return
         settings, ring = self._settings, self._ring
         is_failure = verdict is not _SUCCESS
-        ring.add((now, is_failure, is_slow), settings.window, now - settings.max_age)
-        if verdict is _FAILURE:
+        ring.add(now, is_failure, is_slow, settings.window, now - settings.max_age)
+        if verdict is not _FAILURE:
+            self._streak = 0
+        else:
             self._streak = self._streak + 1 if now - self._streak_at <= settings.max_age else 1
             self._streak_at = now
-        else:
-            self._streak = 0
         if self._level and self._evidence.shows_health(is_failure, settings):
             self._level -= 1
         if (ring.failures or ring.slow) and (cause := self._trip_cause()) is not None:
@@ -444,8 +441,8 @@ class Breaker:
 
     def _move(self, cause: Cause, now: float) -> None:
         before, after = TRANSITIONS[cause]
-        assert self._state is before, f"{cause} in state {self._state}"
-        self._state = after
+        assert self.state is before, f"{cause} in state {self.state}"
+        self.state = after
         self._generation += 1
         self._trials.clear()
         self._limit, self._clean, self._inconclusive, self._not_before = 1, 0, 0, 0.0
@@ -468,7 +465,7 @@ class Breaker:
         return level
 
     def _remaining_s(self, now: float) -> float:
-        if self._state is not _OPEN:
+        if self.state is not _OPEN:
             return 0.0
         return min(self._cooldown_s, max(0.0, self._open_until - now))
 
@@ -488,13 +485,13 @@ class _Ring:
     def __len__(self) -> int:
         return len(self._samples)
 
-    def add(self, sample: _Sample, window: int, oldest_s: float) -> None:
+    def add(self, now: float, is_failure: bool, is_slow: bool, window: int, oldest_s: float) -> None:
         """Add the latest, and drop what exceeds the window or is older than `oldest_s`."""
         samples = self._samples
-        samples.append(sample)
-        if sample[1] or sample[2]:
-            self.failures += sample[1]
-            self.slow += sample[2]
+        samples.append((now, is_failure, is_slow))
+        if is_failure or is_slow:
+            self.failures += is_failure
+            self.slow += is_slow
         while len(samples) > window or samples[0][0] < oldest_s:
             self._drop()
 

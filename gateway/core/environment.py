@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import parse_qsl
 
 import orjson
@@ -43,14 +43,14 @@ def request_env(
         params: values of the matched template's segments, decoded.
     """
     path, _, query = target.partition("?")
-    made = Seen(_REQUEST, headers, body, query)
+    made = _SeenRequest(headers, body, query)
     made["method"], made["path"], made["params"] = method, path, dict(params or {})
     return made
 
 
 def response_env(status: int, headers: Headers, body: bytes) -> Seen:
     """Return `response` for expressions. `body` is the whole body without content coding, or b""."""
-    made = Seen(_RESPONSE, headers, body)
+    made = Seen(headers, body)
     made["status"] = status
     return made
 
@@ -58,14 +58,13 @@ def response_env(status: int, headers: Headers, body: bytes) -> Seen:
 class Lazily(dict[str, object]):
     """Names for expressions, each made when somebody looks at it: most look at one.
 
-    Subscripts and `whole` see every name; what else a dict can do sees those made so far.
+    Subscripts and `whole` see every name; what else a dict can do sees those made so far. A class says in `_makers` how
+    each name is made; every write makes an instance, so nothing is done for them all beforehand.
     """
 
-    __slots__ = ("_makers",)
+    __slots__ = ()
 
-    def __init__(self, makers: Mapping[str, Callable[[Any], object]]) -> None:
-        super().__init__()
-        self._makers = makers
+    _makers: ClassVar[Mapping[str, Callable[[Any], object]]] = {}
 
     def __missing__(self, name: str) -> object:
         made = self[name] = self._makers[name](self)
@@ -79,36 +78,40 @@ class Lazily(dict[str, object]):
 
 
 class Seen(Lazily):
-    """A message as expressions see it."""
+    """A message as expressions see it: what an answer and a request have in common."""
 
-    __slots__ = ("_body", "_headers", "_query")
+    __slots__ = ("_body", "_headers")
 
-    def __init__(
-        self, makers: Mapping[str, Callable[[Any], object]], headers: Headers, body: bytes, query: str = ""
-    ) -> None:
-        super().__init__(makers)
+    _makers: ClassVar[Mapping[str, Callable[[Any], object]]] = {
+        "headers": lambda seen: _headers(seen._headers),
+        "json": lambda seen: _json(seen._content_type(), seen._body),
+        "text": lambda seen: _text(seen._body),
+    }
+
+    def __init__(self, headers: Headers, body: bytes) -> None:
         self._headers = headers
         self._body = body
-        self._query = query
 
     def _content_type(self) -> str:
         kinds = [value for name, value in self._headers if len(name) == 12 and name.lower() == b"content-type"]
         return b", ".join(kinds).decode("latin-1")
 
+
+class _SeenRequest(Seen):
+    __slots__ = ("_query",)
+
+    _makers: ClassVar[Mapping[str, Callable[[Any], object]]] = {
+        **Seen._makers,
+        "query": lambda seen: _pairs(seen._query),
+        "form": lambda seen: seen._form(),
+    }
+
+    def __init__(self, headers: Headers, body: bytes, query: str) -> None:
+        super().__init__(headers, body)
+        self._query = query
+
     def _form(self) -> dict[str, str] | None:
         return _pairs(self._body.decode("latin-1")) if media_type(self._content_type()) == _FORM else None
-
-
-_RESPONSE: Final[Mapping[str, Callable[[Any], object]]] = {
-    "headers": lambda seen: _headers(seen._headers),
-    "json": lambda seen: _json(seen._content_type(), seen._body),
-    "text": lambda seen: _text(seen._body),
-}
-_REQUEST: Final[Mapping[str, Callable[[Any], object]]] = {
-    **_RESPONSE,
-    "query": lambda seen: _pairs(seen._query),
-    "form": Seen._form,
-}
 
 
 def _headers(headers: Headers) -> dict[str, str]:

@@ -26,6 +26,7 @@ from gateway.core.message import Headers
 
 __all__ = [
     "HOP_BY_HOP",
+    "OURS",
     "OURS_IN_REQUESTS",
     "UNASKED",
     "AnswerHead",
@@ -57,12 +58,14 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-_OWN = b"seawall-"
+OURS = b"seawall-"
+"""Names of our own vocabulary begin so, in lower case."""
+
 OURS_IN_REQUESTS = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 _PROTECTED = frozenset(
     {b"authorization", b"cookie", b"date", b"host", b"idempotency-key", b"set-cookie", b"traceparent", b"tracestate"}
 )
-_PROTECTED_PREFIXES = (b"content-", _OWN)
+_PROTECTED_PREFIXES = (b"content-", OURS)
 _NAME: Final = itemgetter(0)
 _VALUE: Final = itemgetter(1)
 _LOWER: Final = bytes.lower
@@ -124,7 +127,7 @@ class _Fates(dict[bytes, int]):
         if name == b"connection":
             fate = _NAMES_OTHERS
         else:
-            fate = _GOES if name in self._names or name.startswith(_OWN) else _STAYS
+            fate = _GOES if name in self._names or name.startswith(OURS) else _STAYS
         if len(self) < _SPELLINGS:
             self[spelt] = fate
         return fate
@@ -225,6 +228,19 @@ def replace_fields(headers: Iterable[tuple[bytes, bytes]], fields: Mapping[bytes
     return tuple(kept)
 
 
+class _Tokens(dict[bytes, bool]):
+    """Whether a word may be a name (RFC 9110 section 5.6.2); worked out where it is asked for the first time."""
+
+    def __missing__(self, word: bytes) -> bool:
+        is_token = bool(word) and not word.translate(None, _TOKEN)
+        if len(self) < _SPELLINGS:
+            self[word] = is_token
+        return is_token
+
+
+_IS_TOKEN: Final = _Tokens().__getitem__
+
+
 def field_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return header fields as they stand on the wire, each line ended.
 
@@ -238,8 +254,7 @@ def field_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         lines.count(b"\n") != count
         or lines.count(b"\r") != count
         or lines.count(b"\0")
-        or b"".join(map(_NAME, headers)).translate(None, _TOKEN)
-        or not all(map(_NAME, headers))
+        or not all(map(_IS_TOKEN, map(_NAME, headers)))
     ):
         raise ValueError(f"the header field {_offender(headers)!r} has a name or value that HTTP does not allow")
     return lines
@@ -259,7 +274,7 @@ def request_head(method: str, target: bytes, lines: bytes) -> bytes:
         ValueError: method or target would change the shape of the message.
     """
     verb = method.encode("ascii", "replace")
-    if not verb or verb.translate(None, _TOKEN):
+    if not _IS_TOKEN(verb):
         raise ValueError(f"{method!r} is not a method name")
     if target[:1] != b"/" and target != b"*":
         raise ValueError("the request target does not begin with a slash")

@@ -18,10 +18,20 @@ from typing import Final, assert_never
 
 from gateway.core.codes import Code, Directive, Dispatched
 from gateway.core.fault import Fault
-from gateway.core.message import Reply
+from gateway.core.message import BytesBody, Reply
 from gateway.core.value import frozen
 
-__all__ = ["RESULTS", "Failed", "InDoubt", "Outcome", "Refusal", "Rejected", "Success", "is_result"]
+__all__ = [
+    "RESULTS",
+    "Failed",
+    "InDoubt",
+    "Outcome",
+    "Refusal",
+    "Rejected",
+    "Success",
+    "is_result",
+    "streamed_reply",
+]
 
 
 @frozen
@@ -118,6 +128,14 @@ Outcome = Success | Rejected | Failed | InDoubt
 
 RESULTS: Final = frozenset({Code.POSTCONDITION})
 """Refusals of ours that are a step's result all the same: judgements on what the tool has answered."""
+
+
+def streamed_reply(outcome: Outcome) -> Reply | None:
+    """Return the reply whose body still comes from the tool, if there is one."""
+    if isinstance(outcome, Rejected):
+        return None
+    reply = outcome.reply
+    return None if reply is None or type(reply.body) is BytesBody or reply.body.is_replayable else reply
 
 
 def is_result(outcome: Outcome) -> bool:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields
-from functools import lru_cache
-from typing import Any
+from itertools import compress
+from operator import itemgetter
+from typing import Any, Final
 
 import orjson
 
@@ -80,7 +81,7 @@ class UnknownRecord(ValueError):
     """A record of a kind or shape that this release does not know: written by a newer one, or damaged."""
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=False)
 class RecordedReply:
     """A tool's answer as the journal keeps it, so that it can be delivered again.
 
@@ -100,11 +101,11 @@ class RecordedReply:
         pairs = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in headers]
         said = reason.decode("latin-1")
         if isinstance(body, str):
-            return cls(status=status, reason=said, headers=pairs, blob=body)
+            return cls(status, said, pairs, blob=body)
         try:
-            return cls(status=status, reason=said, headers=pairs, text=body.decode())
+            return cls(status, said, pairs, body.decode())
         except UnicodeDecodeError:
-            return cls(status=status, reason=said, headers=pairs, base64=base64.b64encode(body).decode())
+            return cls(status, said, pairs, base64=base64.b64encode(body).decode())
 
     def raw_headers(self) -> Headers:
         """Return the header fields as bytes, in order."""
@@ -117,7 +118,7 @@ class RecordedReply:
         return self.text.encode() if self.text is not None else base64.b64decode(self.base64 or "")
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=False)
 class RecordedRequest:
     """What was sent, as far as sending it again needs: no credentials, since only known harmless fields are kept.
 
@@ -133,14 +134,15 @@ class RecordedRequest:
     @classmethod
     def of(cls, headers: Headers, params: Mapping[str, str], body: bytes | str | None) -> RecordedRequest:
         """Return the record of a request; `body` is its bytes, or the name of a kept body, or None without one."""
-        pairs = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in headers if is_recordable(name)]
+        recordable = compress(headers, map(_RECORDABLE, map(_NAME, headers)))
+        pairs = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in recordable]
         kept = dict(params)
         if body is None or isinstance(body, str):
-            return cls(headers=pairs, params=kept, blob=body)
+            return cls(pairs, kept, blob=body)
         try:
-            return cls(headers=pairs, params=kept, text=body.decode())
+            return cls(pairs, kept, body.decode())
         except UnicodeDecodeError:
-            return cls(headers=pairs, params=kept, base64=base64.b64encode(body).decode())
+            return cls(pairs, kept, base64=base64.b64encode(body).decode())
 
     def raw_headers(self) -> Headers:
         """Return the header fields as bytes, in order."""
@@ -159,11 +161,25 @@ _RECORDED_FIELDS = frozenset({
 })  # fmt: skip
 
 
-@lru_cache(maxsize=1024)
+class _Recordable(dict[bytes, bool]):
+    """What `is_recordable` says of names as they were spelt; worked out where it is asked for the first time."""
+
+    def __missing__(self, spelt: bytes) -> bool:
+        name = spelt.lower()
+        known = name in _RECORDED_FIELDS or name.endswith(b"-version")
+        if len(self) < _SPELLINGS:
+            self[spelt] = known
+        return known
+
+
+_SPELLINGS: Final = 1024
+_NAME: Final = itemgetter(0)
+_RECORDABLE: Final = _Recordable().__getitem__
+
+
 def is_recordable(name: bytes) -> bool:
     """Whether a request field may be written down: it has a meaning and can hold no secret."""
-    name = name.lower()
-    return name in _RECORDED_FIELDS or name.endswith(b"-version")
+    return _RECORDABLE(name)
 
 
 @frozen(slots=False)
@@ -183,7 +199,7 @@ class TrajectoryOpened:
     budget: dict[str, float] = field(default_factory=dict)
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=False)
 class StepIntended:
     """A call is about to leave. Durable before it does.
 
@@ -216,7 +232,7 @@ class StepIntended:
     approval: str | None = None
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=False)
 class StepCommitted:
     """The tool did it. Durable, with the bound compensator, before the agent sees the answer.
 

@@ -120,7 +120,7 @@ class Open:
     budget: dict[str, float] = field(default_factory=dict)
 
 
-@frozen
+@frozen(kw_only=False)
 class Begin:
     """Take a step, or stage it where its operation says so.
 
@@ -351,10 +351,9 @@ def decide(state: Trajectory, command: Command) -> list[Record] | Refusal:
 
 def admits(state: Trajectory, operation: Operation) -> Refusal | None:
     """Return why a step of `operation` is not legal now, or None. Cheap enough to ask before any queue."""
-    if state.phase is _FROZEN:
-        return _frozen(state)
-    if state.phase not in (_PREPARING, _FINALIZING):
-        return _closed(state)
+    phase = state.phase
+    if phase is not _PREPARING and phase is not _FINALIZING:
+        return _frozen(state) if phase is _FROZEN else _closed(state)
     if operation.is_read:
         return None
     if state.is_closing:
@@ -469,54 +468,58 @@ def _begin(state: Trajectory, command: Begin) -> list[Record] | Refusal:
         or against_plan(state, command.tool, operation)
         or cleared(state, operation, command.action, command.at)
     )
-    return refusal or [*_stage(state, command.stage), _intent(state, command)]
+    if refusal is not None:
+        return refusal
+    intent = _intent(state, command)
+    return [*_stage(state, command.stage), intent] if command.stage else [intent]
 
 
 def _intent(state: Trajectory, command: Begin) -> Record:
-    previous = state.actions.get(command.action)
+    operation, action = command.operation, command.action
+    previous = state.actions.get(action)
     occurrence = 1 if previous is None else state.steps[previous].occurrence + 1
     key = command.caller_key or derive_key(
-        command.salt, state.id, command.tool, command.operation.name, command.action, str(occurrence)
+        command.salt, state.id, command.tool, operation.name, action, str(occurrence)
     )
     approval = None
-    if command.operation.approval is _REQUIRED and state.clearance is not None:
+    if operation.approval is _REQUIRED and state.clearance is not None:
         approval = state.clearance.approval
-    if command.operation.is_staged:
+    if operation.is_staged:
         assert command.request is not None
         return StepStaged(
             step=len(state.steps) + 1,
             tool=command.tool,
-            operation=command.operation.name,
-            tier=command.operation.tier.value,
-            action=command.action,
+            operation=operation.name,
+            tier=operation.tier.value,
+            action=action,
             fingerprint=command.fingerprint,
             occurrence=occurrence,
             key=key,
             method=command.method,
             target=command.target,
             request=command.request,
-            is_idempotent=command.operation.is_idempotent,
+            is_idempotent=operation.is_idempotent,
             caller=command.caller,
             approval=approval,
             delivered=list(state.newly_delivered),
         )
     return StepIntended(
-        step=len(state.steps) + 1,
-        tool=command.tool,
-        operation=command.operation.name,
-        tier=command.operation.tier.value,
-        action=command.action,
-        fingerprint=command.fingerprint,
-        occurrence=occurrence,
-        key=key,
-        method=command.method,
-        target=command.target,
-        is_idempotent=command.operation.is_idempotent,
-        caller=command.caller,
-        body_digest=command.body_digest,
-        request=command.request,
-        approval=approval,
-        delivered=list(state.newly_delivered),
+        len(state.steps) + 1,
+        command.tool,
+        operation.name,
+        operation.tier._value_,
+        action,
+        command.fingerprint,
+        occurrence,
+        key,
+        command.method,
+        command.target,
+        operation.is_idempotent,
+        command.caller,
+        command.body_digest,
+        list(state.newly_delivered),
+        command.request,
+        approval,
     )
 
 

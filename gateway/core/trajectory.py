@@ -7,7 +7,7 @@ copies; who needs the old state folds again. What leads to records is `core/saga
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, assert_never
@@ -150,25 +150,25 @@ class Step:
     state: StepState
     order: int
     is_idempotent: bool = False
-    is_delivered: bool = False
     caller: str | None = None
+    intended_at: int = 0
+    intended: int = 0
+    method: str = ""
+    target: str = ""
+    approval: str | None = None
+    is_delivered: bool = False
     compensator: BoundRequest | None = None
     unbound: str | None = None
     bad: str | None = None
     detail: str = ""
     is_residue: bool = False
-    intended_at: int = 0
-    intended: int = 0
     doubted_at: int = 0
     doubt: str = ""
     undo_turn: int = 1
     skipped: str | None = None
     committed_at: int = 0
-    method: str = ""
-    target: str = ""
     fault: str = ""
     status: int | None = None
-    approval: str | None = None
     is_staged: bool = False
     lease: str | None = None
     lease_until: int | None = None
@@ -337,7 +337,7 @@ class Trajectory:
     @property
     def is_open(self) -> bool:
         """Whether something may still happen in it, be it only that people are told of its end."""
-        return self.phase not in _OVER or self.has_notices
+        return self.phase is _PREPARING or self.phase not in _OVER or self.has_notices
 
     @property
     def is_past_pivot(self) -> bool:
@@ -434,15 +434,16 @@ def evolve(state: Trajectory, record: Record, at: int) -> Trajectory:
     Raises:
         IllegalRecord: the record cannot follow the ones before it; the state is unchanged.
     """
+    fold = _FOLDS.get(type(record), _apply)
     try:
-        _apply(state, record, at)
+        fold(state, record, at)
     except KeyError as error:
         raise IllegalRecord(
             f"record {state.version + 1} of run {state.id}, {type(record).__name__}, names step {error}, which is not there"
         ) from error
     state.version += 1
     state.changed_at = at
-    if isinstance(record, _TAKES_AWAY):
+    if state.standing is not None and isinstance(record, _TAKES_AWAY):
         state.standing = None
     return state
 
@@ -625,38 +626,38 @@ def _used(state: Trajectory, record: UsageReported) -> None:
 
 
 def _intended(state: Trajectory, record: StepIntended, at: int) -> None:
-    tier = _TIERS[record.tier]
-    is_legal = (
-        (state.phase is _PREPARING or state.phase is _FINALIZING)
-        and record.step == len(state.steps) + 1
-        and (tier is not _PIVOT or state.pivot is None)
-    )
-    _expect(state, record, is_legal)
+    number, tier, steps, position = record.step, _TIERS[record.tier], state.steps, state.version + 1
+    if (
+        (state.phase is not _PREPARING and state.phase is not _FINALIZING)
+        or number != len(steps) + 1
+        or (tier is _PIVOT and state.pivot is not None)
+    ):
+        _expect(state, record, False)
     if record.delivered:
         _delivered(state, record.delivered)
-    step = state.steps[record.step] = Step(
-        number=record.step,
-        tool=record.tool,
-        operation=record.operation,
-        tier=tier,
-        action=record.action,
-        fingerprint=record.fingerprint,
-        occurrence=record.occurrence,
-        key=record.key,
-        state=_INTENDED,
-        order=state.version + 1,
-        is_idempotent=record.is_idempotent,
-        caller=record.caller,
-        intended_at=at,
-        intended=state.version + 1,
-        method=record.method,
-        target=record.target,
-        approval=record.approval,
+    step = steps[number] = Step(
+        number,
+        record.tool,
+        record.operation,
+        tier,
+        record.action,
+        record.fingerprint,
+        record.occurrence,
+        record.key,
+        _INTENDED,
+        position,
+        record.is_idempotent,
+        record.caller,
+        at,
+        position,
+        record.method,
+        record.target,
+        record.approval,
     )
-    state.in_flight.add(record.step)
+    state.in_flight.add(number)
     _known(state, step)
     if tier is _PIVOT:
-        state.pivot = record.step
+        state.pivot = number
 
 
 def _staged(state: Trajectory, record: StepStaged, at: int) -> None:
@@ -706,7 +707,9 @@ def _known(state: Trajectory, step: Step) -> None:
         approval = state.approvals[step.approval]
         approval.state, approval.step = ApprovalState.USED, step.number
     state.clearance = None
-    for planned in state.plan or ():
+    if state.plan is None:
+        return
+    for planned in state.plan:
         is_free = planned.step is None or state.steps[planned.step].state is StepState.FAILED
         if is_free and (planned.tool, planned.operation) == (step.tool, step.operation):
             planned.step = step.number
@@ -714,27 +717,29 @@ def _known(state: Trajectory, step: Step) -> None:
 
 
 def _committed(state: Trajectory, record: StepCommitted, at: int) -> None:
-    step = _take(state, record.step, record, _INTENDED, _IN_DOUBT)
+    number = record.step
+    step = _take(state, number, record, _INTENDED, _IN_DOUBT)
     if step.state is _INTENDED:
         step.order = state.version + 1
     step.state, state.recovery_failures, step.committed_at = _COMMITTED, 0, at
     step.compensator, step.unbound, step.bad, step.detail = record.compensator, record.unbound, record.bad, ""
     if state.blocked and record.bad is None and (blocked := state.blocked.get((step.tool, step.operation))):
         blocked.attempts = 0
-    step.lease, step.lease_until, step.leak = record.lease, record.lease_until, record.leak
+    step.lease_until, step.leak = record.lease_until, record.leak
     if record.lease is not None:
-        state.leases.add(step.number)
-    if step.number in state.released:
-        state.released.discard(step.number)
+        step.lease = record.lease
+        state.leases.add(number)
+    if number in state.released:
+        state.released.discard(number)
     elif not step.is_delivered:
-        state.undelivered.add(step.number)
-    if step.unbound is not None:
-        state.unbound.add(step.number)
-    if step.compensator is not None and state.standing is not None:
+        state.undelivered.add(number)
+    if record.unbound is not None:
+        state.unbound.add(number)
+    if state.standing is not None and step.compensator is not None:
         state.standing[(step.tool, step.operation)] += 1
-    if step.number == state.pivot:
+    if number == state.pivot:
         _no_way_back(state)
-    elif _FINALIZING in (state.phase, state.resume):
+    elif state.phase is _FINALIZING or state.resume is _FINALIZING:
         step.compensator, state.standing = None, None
 
 
@@ -855,10 +860,18 @@ def _compensating(state: Trajectory, record: CompensationIntended) -> None:
 
 def _take(state: Trajectory, number: int, record: Record, *legal: StepState) -> Step:
     step = state.steps[number]
-    _expect(state, record, step.state in legal)
+    if step.state not in legal:
+        _expect(state, record, False)
     state.in_flight.discard(number)
     state.in_doubt.discard(number)
     return step
+
+
+_FOLDS: Final[dict[type[Any], Callable[[Trajectory, Any, int], None]]] = {
+    StepIntended: _intended,
+    StepCommitted: _committed,
+}
+"""The records that every write makes: found without asking for each of the others first."""
 
 
 def _expect(state: Trajectory, record: Record, is_legal: bool) -> None:

@@ -37,6 +37,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le
 
 from gateway.core.setting import Doc
+from gateway.core.value import frozen
 
 __all__ = [
     "Ended",
@@ -157,7 +158,7 @@ class _Seen:
     held: Loop | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class _State:
     value: int
     action: int
@@ -180,14 +181,14 @@ class _Orbit:
 
     def append(self, state: _State) -> None:
         """Keep one more, and forget the oldest where there is no more room."""
-        values = self._values
-        if len(self.states) == self.states.maxlen:
-            oldest = self.states[0].value
+        values, states = self._values, self.states
+        if len(states) == states.maxlen:
+            oldest = states[0].value
             if values[oldest] == 1:
                 del values[oldest]
             else:
                 values[oldest] -= 1
-        self.states.append(state)
+        states.append(state)
         values[state.value] = values.get(state.value, 0) + 1
 
 
@@ -380,18 +381,18 @@ class Watchdog:
             orbit = self._orbits[source] = _Orbit(states, [0] * (period + 1), needed)
             if len(self._orbits) > SOURCES:
                 self._orbits.popitem(last=False)
-        states, rows, needed, found = orbit.states, orbit.rows, orbit.needed, 0
-        known = len(states)
         if orbit.is_new(state):  # as most are: no row goes on
             if orbit.has_rows:
                 orbit.rows, orbit.has_rows = [0] * (period + 1), False
-        else:
-            orbit.has_rows = True
-            for distance in range(1, period + 1):
-                is_equal = distance <= known and states[known - distance].value == state
-                rows[distance] = rows[distance] + 1 if is_equal else 0
-                if not found and rows[distance] >= needed[distance]:
-                    found = distance
+            orbit.append(_State(state, self.step, self._last_step))
+            return None
+        states, rows, needed, found = orbit.states, orbit.rows, orbit.needed, 0
+        known, orbit.has_rows = len(states), True
+        for distance in range(1, period + 1):
+            is_equal = distance <= known and states[known - distance].value == state
+            rows[distance] = rows[distance] + 1 if is_equal else 0
+            if not found and rows[distance] >= needed[distance]:
+                found = distance
         orbit.append(_State(state, self.step, self._last_step))
         if not found:
             return None
@@ -457,18 +458,20 @@ class Watchdog:
         }
 
     def _note_entropy(self, action: Hashable) -> None:
-        counts, logs = self._counts, self._logs
-        if len(self._recent) == self._recent.maxlen:
-            oldest = self._recent[0]
+        counts, logs, recent = self._counts, self._logs, self._recent
+        if len(recent) == recent.maxlen:
+            oldest = recent[0]
             count = counts[oldest]
             self._sum += logs[count - 1] - logs[count]
             if count == 1:
                 del counts[oldest]
             else:
                 counts[oldest] = count - 1
-        self._recent.append(action)
-        count = counts.get(action, 0) + 1
-        counts[action] = count
+        recent.append(action)
+        if action not in counts:
+            counts[action] = 1  # as most are: 1 * log2(1) is nothing to add
+            return
+        count = counts[action] = counts[action] + 1
         self._sum += logs[count] - logs[count - 1]
 
 

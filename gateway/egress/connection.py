@@ -4,8 +4,9 @@ An exchange knows exactly what was sent, has one moving time bound, and ends in 
 `Garbled`, `Overdue` or `UploadBroken`. A connection serves another exchange only if nothing is left of the last one: the
 request was written and the answer read to their ends, the tool means to go on, and not a byte came that nobody asked for.
 
-aiohttp's parser is made anew for each answer, so that nothing of one message can reach into the next. It wants a protocol
-that it can pause, which is `aiohttp.base_protocol.BaseProtocol`; `tests/test_aiohttp.py` watches over what is relied on.
+An answer that comes whole and plain is read as it is (`core/answer.py`); for any other aiohttp's parser is made, anew for
+each, so that nothing of one message can reach into the next. It wants a protocol that it can pause, which is
+`aiohttp.base_protocol.BaseProtocol`; `tests/test_aiohttp.py` watches over what is relied on.
 
 Source: RFC 9112 sections 6.3, 9.3, 9.5; aiohttp 3.14 `http_parser`, `streams`.
 """
@@ -25,7 +26,8 @@ from aiohttp.http import HttpResponseParser, RawResponseMessage
 from aiohttp.streams import StreamReader
 
 from gateway.clock import Alarm
-from gateway.core.message import Body, BytesBody
+from gateway.core.answer import whole_answer
+from gateway.core.message import Body, BytesBody, Reply
 from gateway.egress import Timings
 
 __all__ = ["Connection", "Exchange", "ExchangeError", "Garbled", "Lost", "NotLetIn", "Overdue", "UploadBroken"]
@@ -87,7 +89,8 @@ class Exchange:
     """One request and its answer.
 
     Attributes:
-        answer: done with the answer's head, or fails with an `ExchangeError`.
+        answer: done with the answer's head, or all of it, or fails with an `ExchangeError`.
+        is_to_head: the answer has no body, whatever it says.
         is_sent: a byte of the request may have left. Never goes back.
         is_written: all of the request was handed to the transport.
         timed_out: which bound was exceeded, as a clause; empty while none was.
@@ -99,6 +102,7 @@ class Exchange:
         "content",
         "is_bounded",
         "is_sent",
+        "is_to_head",
         "is_written",
         "message",
         "phase",
@@ -107,26 +111,38 @@ class Exchange:
         "total_at",
         "upload",
         "upload_error",
+        "whole",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, timings: Timings, *, is_bounded: bool) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, timings: Timings, is_bounded: bool, is_to_head: bool = False
+    ) -> None:
         """`is_bounded` keeps the total time bound on for the answer's body; a stream knows only the idle one."""
-        self.answer: asyncio.Future[RawResponseMessage] = loop.create_future()
+        self.answer: asyncio.Future[RawResponseMessage | Reply] = loop.create_future()
         self.timings = timings
         self.total_at = loop.time() + timings.total_s
         self.is_bounded = is_bounded
+        self.is_to_head = is_to_head
         self.is_sent = False
         self.is_written = False
         self.phase = _UPLOAD
         self.message: RawResponseMessage | None = None
         self.content: StreamReader | None = None
+        self.whole: Reply | None = None
         self.timed_out = ""
         self.upload: asyncio.Task[None] | None = None
         self.upload_error: Exception | None = None
 
     def has_ended(self) -> bool:
         """Return whether the answer has come to its end."""
-        return self.content is not None and self.content.is_eof()
+        return self.whole is not None or (self.content is not None and self.content.is_eof())
+
+    def may_go_on(self) -> bool:
+        """Return whether the connection can serve another exchange: both messages are over, and the tool means to go on."""
+        if not self.is_written:
+            return False
+        message = self.message
+        return self.whole is not None or (self.has_ended() and message is not None and not message.should_close)
 
     def fail(self, error: ExchangeError) -> None:
         """Wake whoever waits for head or body. Once the answer is complete, nothing can take it back."""
@@ -163,37 +179,24 @@ class Connection(BaseProtocol):
         Between the arrival of bytes and the loop's next turn only the kernel knows of them, so it is asked
         (aio-libs/aiohttp#13656).
         """
-        return self.is_open and not self._poll.poll(0)
+        transport = self.transport
+        return transport is not None and not self._is_spent and not transport.is_closing() and not self._poll.poll(0)
 
     @property
     def is_open(self) -> bool:
         """Whether the connection has not ended yet, as far as the event loop knows."""
         return self.transport is not None and not self._is_spent and not self.transport.is_closing()
 
-    def begin(self, exchange: Exchange, head: bytes, body: Body | None, *, is_head: bool) -> None:
+    def begin(self, exchange: Exchange, head: bytes, body: Body | None) -> None:
         """Send a request. A small body leaves in one piece with the head; a large one by a task of its own, since the
         answer may come before it ends."""
         transport = self.transport
         assert transport is not None
         self._exchange = exchange
-        self._parser = HttpResponseParser(
-            self,
-            self._loop,
-            READ_BYTES,
-            payload_exception=Garbled,
-            response_with_body=not is_head,
-            read_until_eof=True,
-            auto_decompress=False,
-            max_line_size=LINE_BYTES,
-            max_field_size=FIELD_BYTES,
-            max_headers=FIELDS,
-        )
+        self._parser = None
         exchange.is_sent = True
-        if body is None:
-            transport.write(head)
-            self._written(exchange)
-        elif type(body) is BytesBody and len(body.data) <= COALESCED_BYTES:
-            transport.write(head + body.data)
+        if body is None or (type(body) is BytesBody and len(body.data) <= COALESCED_BYTES):
+            transport.write(head if body is None else head + body.data)
             self._written(exchange)
         else:
             transport.write(head)
@@ -203,20 +206,10 @@ class Connection(BaseProtocol):
     def finish(self) -> bool:
         """End the exchange; return whether the connection may serve another. One that may not is closed."""
         exchange, self._exchange = self._exchange, None
-        self._alarm.clear()
-        if (
-            exchange is None
-            or self._is_spent
-            or not exchange.is_written
-            or not exchange.has_ended()
-            or exchange.message is None
-            or exchange.message.should_close
-            or self.transport is None
-            or self.transport.is_closing()
-        ):
-            self._end(exchange)
-            return False
-        return True
+        if exchange is not None and exchange.may_go_on() and self.is_open:
+            return True
+        self._end(exchange)
+        return False
 
     def keep(self, until: float) -> None:
         """Stay open, idle, until then (the loop's clock)."""
@@ -246,7 +239,11 @@ class Connection(BaseProtocol):
             elif data:
                 self._stray()
             return
-        assert parser is not None
+        if parser is None:
+            if not exchange.is_to_head and (whole := whole_answer(data)) is not None:
+                self._take(exchange, whole)
+                return
+            parser = self._parser = self._new_parser(exchange)
         try:
             messages, is_switched, tail = parser.feed_data(data)
         except Exception as error:
@@ -267,6 +264,26 @@ class Connection(BaseProtocol):
                 self._is_spent = True
         elif exchange.phase is Phase.BODY:
             self._arm_body(exchange)
+
+    def _take(self, exchange: Exchange, whole: Reply) -> None:
+        exchange.whole, exchange.phase = whole, _BODY
+        self._alarm.clear()
+        if not exchange.answer.done():
+            exchange.answer.set_result(whole)
+
+    def _new_parser(self, exchange: Exchange) -> HttpResponseParser:
+        return HttpResponseParser(
+            self,
+            self._loop,
+            READ_BYTES,
+            payload_exception=Garbled,
+            response_with_body=not exchange.is_to_head,
+            read_until_eof=True,
+            auto_decompress=False,
+            max_line_size=LINE_BYTES,
+            max_field_size=FIELD_BYTES,
+            max_headers=FIELDS,
+        )
 
     def _switch(self, early: bytes) -> None:
         """HTTP is over here: what comes is kept for whoever asked for that, or goes with the connection."""
@@ -308,7 +325,7 @@ class Connection(BaseProtocol):
         elif exc is not None:
             exchange.fail(_not_let_in(exc, exchange) or Lost(is_reset=True))
         elif exchange.content is None:
-            exchange.fail(Lost(is_reset=False))
+            exchange.fail(Lost(is_reset=False))  # means nothing to one that has all of its answer
         elif parser is not None and not exchange.has_ended():
             try:
                 parser.feed_eof()
@@ -344,7 +361,8 @@ class Connection(BaseProtocol):
         exchange.is_written = True
         if exchange.phase is _UPLOAD:
             exchange.phase = _HEAD
-            self._alarm.set(min(self._loop.time() + exchange.timings.first_byte_s, exchange.total_at))
+            due = self._loop.time() + exchange.timings.first_byte_s
+            self._alarm.set(due if due < exchange.total_at else exchange.total_at)
 
     def _arm_body(self, exchange: Exchange) -> None:
         due = self._loop.time() + exchange.timings.idle_s

@@ -92,7 +92,7 @@ class DirectEgress:
         except ValueError as error:
             return Broken(Fault.CLIENT_ERROR, Dispatched.NO, f"nothing was sent to {tool.name}: {error}")
         connection = None if request.fresh_connection else route.pool.take()
-        exchange = Exchange(self._loop, timings, is_bounded=request.capture_answer)
+        exchange = Exchange(self._loop, timings, request.capture_answer, request.method == "HEAD")
         if connection is None:
             made = await route.pool.connect(tool.name, min(timings.connect_s, timings.total_s))
             if isinstance(made, Broken):
@@ -102,16 +102,19 @@ class DirectEgress:
                 return Broken(
                     Fault.CONNECT, Dispatched.NO, f"the connection to {tool.name} closed before anything was sent"
                 )
-        connection.begin(exchange, head, request.body, is_head=request.method == "HEAD")
+        connection.begin(exchange, head, request.body)
         try:
-            message = await exchange.answer
+            answer = await exchange.answer
         except ExchangeError as error:
             connection.abort()
             return _broken(tool, exchange, error)
         except BaseException:
             connection.abort()
             raise
-        return await self._reply(tool, request, route.pool, connection, exchange, message)
+        if isinstance(answer, Reply):
+            route.pool.put(connection)
+            return answer
+        return await self._reply(tool, request, route.pool, connection, exchange, answer)
 
     async def close(self) -> None:
         """Close all connections. May be repeated."""

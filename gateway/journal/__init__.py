@@ -112,7 +112,7 @@ class KeyOwner:
     step: int
 
 
-@frozen
+@frozen(kw_only=False)
 class Append:
     """One append: all of it becomes durable, or none.
 

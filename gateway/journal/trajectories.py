@@ -51,6 +51,7 @@ __all__ = ["GENERATIONS", "OWN", "TOGETHER", "Flight", "Read", "Run", "Trajector
 
 # Members that every call is compared with, looked up once (docs/adr/0092).
 _FINALIZING: Final = Phase.FINALIZING
+_PREPARING: Final = Phase.PREPARING
 
 OWN = "~"
 """Streams of our own begin so; no run can have such a name."""
@@ -95,6 +96,7 @@ class Run:
         leases_over: of its leases, how many people were told to be over.
         pending: appends that are not durable yet.
         touched_s: monotonic time of the last call.
+        watchers: futures that are done at its next record; see `changed`.
         parent: the run that counts it among its children, if that is not the one its packet names: that one is over.
         meter: what it has spent, once somebody asks; `stages/budget.py` keeps it here.
         watch: its watchdog, once it has one; `stages/watchdog.py` keeps it here, so that both end together.
@@ -102,7 +104,6 @@ class Run:
 
     __slots__ = (
         "_live",
-        "_watchers",
         "busy",
         "flying",
         "is_lost",
@@ -114,6 +115,7 @@ class Run:
         "state",
         "touched_s",
         "watch",
+        "watchers",
     )
 
     def __init__(
@@ -132,7 +134,7 @@ class Run:
         self.parent = ""
         self.meter: Meter | None = None
         self.watch: Watchdog | None = None
-        self._watchers: list[asyncio.Future[None]] = []
+        self.watchers: list[asyncio.Future[None]] = []
 
     def __repr__(self) -> str:
         return f"<Run {self.state.id} {self.state.phase} version={self.state.version} busy={len(self.busy)}>"
@@ -159,14 +161,14 @@ class Run:
         if self.is_lost:
             future.set_result(None)
         else:
-            self._watchers.append(future)
+            self.watchers.append(future)
         return future
 
     def notify(self) -> None:
         """Wake who waits for a change."""
-        if not self._watchers:
+        if not self.watchers:
             return
-        watchers, self._watchers = self._watchers, []
+        watchers, self.watchers = self.watchers, []
         for future in watchers:
             if not future.done():
                 future.set_result(None)
@@ -324,7 +326,7 @@ class Trajectories:
         if not runs or runs[-1].is_lost:
             return None
         last = runs[-1].state
-        takes_more = last.pivot is None and last.phase is Phase.PREPARING and len(last.steps) < self._implicit_steps
+        takes_more = last.pivot is None and last.phase is _PREPARING and len(last.steps) < self._implicit_steps
         return runs[-1] if takes_more else None
 
     def current(self, agent: str) -> Run | Refusal:
@@ -442,63 +444,50 @@ class Trajectories:
     ) -> asyncio.Future[None]:
         """Fold records into the run now and queue them for the journal; the future is done when they are durable.
 
-        The future fails with `JournalUnavailable` if they may not be; the run is lost then. Awaiting it under
-        `asyncio.shield` keeps a cancelled caller from disturbing others.
+        The future fails with `JournalUnavailable` if they may not be; the run is lost then. It is the caller's own: to
+        cancel it takes nothing back and disturbs nobody.
         """
         if run.is_lost:
             return self._record_late(run, records, is_lazy=lazy)
-        if run.state.id in self._reads:
+        state = run.state
+        name, before, phase = state.id, state.version, state.phase
+        if name in self._reads:
             records = [*self._take_reads(run), *records]
         if not records:
             return _done()
-        state, at = run.state, self._clock.at()
-        before, phase, was_open = state.version, state.phase, state.is_open
         if before == 0 and run.opening is not None:
-            opened = decide(state, run.opening)
-            records = (
-                [*(opened if not isinstance(opened, Refusal) else ()), *records] if not _opens(records) else records
-            )
-        entries: list[Entry] = []
-        for record in records:
-            evolve(state, record, at)
-            kind, data = encode(record)
-            step = state.steps.get(getattr(record, "step", 0))
-            if step is None:
-                entries.append(Entry(kind, at, data))
-            else:
-                # What the envelope says: the step that it is about, and where that goes.
-                entries.append(Entry(kind, at, data, f"{state.id}/{step.number}", f"{step.tool}.{step.operation}"))
+            records = _opened(state, run.opening, records)
+        was_open = phase is _PREPARING or state.is_open
+        at = self._clock.at()
+        entries = [_entry(state, record, at) for record in records]
         future = self._append(run, before, entries, is_lazy=lazy, claims=claims)
-        if state.in_doubt or state.id in self._doubtful:
+        if state.in_doubt or name in self._doubtful:
             self._note_doubt(state)
-        if state.phase is not phase or before == 0 or state.is_open is not was_open:
-            self._telemetry.trajectory_changed(state.id, state.phase.value, state.reason)
-            if state.phase is not phase:
-                self.on_phase(state.id, state.phase)
-            if state.is_open:
-                self._file(run)
-            else:
-                self._retire(run)
-        if state.needs_attention or state.id in self._attentive:
+        if state.phase is not phase or before == 0 or (phase is not _PREPARING and state.is_open is not was_open):
+            self._changed(run, phase)
+        if state.needs_attention or name in self._attentive:
             self._attend(run)
-        run.notify()
-        self._follow(future, run, before, records, entries, is_lazy=lazy)
-        return future
+        if run.watchers:
+            run.notify()
+        return self._follow(future, run, before, records, entries, is_lazy=lazy)
+
+    def _changed(self, run: Run, before: Phase) -> None:
+        """The run has come to another phase, or to its end: tell whoever keeps runs by that."""
+        state = run.state
+        self._telemetry.trajectory_changed(state.id, state.phase.value, state.reason)
+        if state.phase is not before:
+            self.on_phase(state.id, state.phase)
+        if state.is_open:
+            self._file(run)
+        else:
+            self._retire(run)
 
     def _append(
         self, run: Run, before: int, entries: Sequence[Entry], *, is_lazy: bool, claims: Sequence[KeyClaim] = ()
     ) -> asyncio.Future[None]:
         """Queue entries that were folded into the run, which had the version `before`. Whoever does goes on to `_follow`."""
         state = run.state
-        append = Append(
-            stream=state.id,
-            expected=before,
-            entries=entries,
-            state=state.phase.value,
-            is_open=state.is_open,
-            agent=state.agent,
-            claims=claims,
-        )
+        append = Append(state.id, before, entries, state.phase._value_, state.is_open, state.agent, claims)
         future = self.journal.append(append, lazy=is_lazy)
         run.pending.add(future)
         return future
@@ -512,12 +501,14 @@ class Trajectories:
         entries: Sequence[Entry],
         *,
         is_lazy: bool,
-    ) -> None:
-        """See to what becomes of an append."""
+    ) -> asyncio.Future[None]:
+        """See to what becomes of an append; the future that is returned is done after that."""
+        seen_to: asyncio.Future[None] = future.get_loop().create_future()
         if future.done():  # refused at once: nobody may find the run before it is known to be lost
-            self._appended(run, before, records, entries, is_lazy, future)
+            self._appended(run, before, records, entries, is_lazy, seen_to, future)
         else:
-            future.add_done_callback(partial(self._appended, run, before, records, entries, is_lazy))
+            future.add_done_callback(partial(self._appended, run, before, records, entries, is_lazy, seen_to))
+        return seen_to
 
     def delivered(self, name: str, number: int) -> None:
         """Note that the agent has the result of a step; an implicit run that is over closes."""
@@ -671,15 +662,19 @@ class Trajectories:
         records: Sequence[Record],
         entries: Sequence[Entry],
         is_lazy: bool,
+        seen_to: asyncio.Future[None],
         future: asyncio.Future[None],
     ) -> None:
         run.pending.discard(future)
         if future.cancelled():
+            seen_to.cancel()
             return
         error = future.exception()
         if error is None:
             if self._aside and not run.is_lost:
                 self._aside.pop(run.state.id, None)  # what hung before this can get there no more
+            if not seen_to.done():
+                seen_to.set_result(None)
             return
         aside = self._aside.setdefault(run.state.id, Aside())
         aside.failed(before, records, entries, run.state.steps, is_lazy=is_lazy)
@@ -688,6 +683,9 @@ class Trajectories:
             self._closed.pop(run.state.id, None)
             self._telemetry.background_failed(f"journal append to run {run.state.id}", error)
             run.notify()
+        if not seen_to.done():
+            seen_to.set_exception(error)
+            seen_to.exception()  # so that a caller who does not wait is not told off
 
     def _record_late(self, lost: Run, records: Sequence[Record], *, is_lazy: bool) -> asyncio.Future[None]:
         """Record the outcome of a step that began before its run was lost, or what was observed, in the run read anew, or
@@ -932,5 +930,22 @@ def _fits(lost: Run, run: Run, record: Ended) -> bool:
     return now.state is StepState.INTENDED or is_doubtful
 
 
-def _opens(records: Sequence[Record]) -> bool:
-    return isinstance(records[0], TrajectoryOpened)
+def _opened(state: Trajectory, opening: Open, records: Sequence[Record]) -> Sequence[Record]:
+    """Return the first records of a run, with that of its opening at their head."""
+    if isinstance(records[0], TrajectoryOpened):
+        return records
+    opened = decide(state, opening)
+    return records if isinstance(opened, Refusal) else [*opened, *records]
+
+
+def _entry(state: Trajectory, record: Record, at: int) -> Entry:
+    """Fold a record into the state and return it as the journal keeps it.
+
+    The envelope says which step it is about, and where that goes.
+    """
+    evolve(state, record, at)
+    kind, data = encode(record)
+    step = state.steps.get(getattr(record, "step", 0))
+    if step is None:
+        return Entry(kind, at, data)
+    return Entry(kind, at, data, f"{state.id}/{step.number}", f"{step.tool}.{step.operation}")

@@ -21,8 +21,7 @@ from gateway.core.admission import (
 )
 from gateway.core.call import FORWARD, Call, Handler
 from gateway.core.codes import Code
-from gateway.core.message import Reply
-from gateway.core.outcome import Outcome, Refusal, Rejected
+from gateway.core.outcome import Outcome, Refusal, Rejected, streamed_reply
 from gateway.core.tool import Catalog, Domain
 from gateway.telemetry import Telemetry
 
@@ -68,8 +67,7 @@ class AdmissionStage:
                 self._telemetry.queue_waited(call, self._clock.now() - ticket.enqueued_at)
             pool.use(ticket)
             outcome = await proceed(call)
-            reply = _streamed_reply(outcome)
-            if reply is not None:
+            if (reply := streamed_reply(outcome)) is not None:
                 is_streaming = True
                 reply.on_close(lambda: pool.give_back(ticket))
             return outcome
@@ -170,11 +168,12 @@ class Pool:
 
     def use(self, ticket: Ticket) -> None:
         """The grant has reached its caller: from here its token is spent."""
-        self._unused.discard(ticket)
+        if self._unused:
+            self._unused.discard(ticket)
 
     def give_back(self, ticket: Ticket) -> None:
         """Return place, slot, and the token of a grant that came too late; serve the next. May be repeated."""
-        was_used = ticket not in self._unused
+        was_used = not self._unused or ticket not in self._unused
         if not was_used:
             self._unused.discard(ticket)
             self._meter.put_back()
@@ -260,13 +259,6 @@ class _Meter:
         """Return a token that was not used."""
         if self._limiter is not None:
             self._returned += 1
-
-
-def _streamed_reply(outcome: Outcome) -> Reply | None:
-    """Return the reply whose body still comes from the tool, if there is one."""
-    if isinstance(outcome, Rejected) or outcome.reply is None or outcome.reply.body.is_replayable:
-        return None
-    return outcome.reply
 
 
 _DETAILS = {

@@ -9,19 +9,20 @@ from dataclasses import asdict
 from typing import Final
 
 from gateway.clock import Clock
-from gateway.core.breaker import Breaker, BreakerRefusal, Permit, Reason, Transition, Verdict, verdict_of
+from gateway.core.breaker import Breaker, BreakerRefusal, Permit, Reason, State, Transition, Verdict, verdict_of
 from gateway.core.call import Call, Handler, Lane
 from gateway.core.codes import Code
 from gateway.core.manifest import Tier
 from gateway.core.message import Body, Reply
-from gateway.core.outcome import Outcome, Refusal, Rejected
+from gateway.core.outcome import Outcome, Refusal, Rejected, streamed_reply
 from gateway.core.tool import Catalog, ToolSpec
 from gateway.egress import StreamBroken, StreamCut
 from gateway.telemetry import Telemetry
 
 __all__ = ["LEASE_SLACK_S", "REMEMBERED", "BreakerStage"]
 
-_NEUTRAL, _PIVOT, _CIRCUIT_OPEN = Verdict.NEUTRAL, Tier.PIVOT, Code.CIRCUIT_OPEN
+# Members that every call is compared with, looked up once (docs/adr/0092).
+_CLOSED, _NEUTRAL, _PIVOT, _CIRCUIT_OPEN = State.CLOSED, Verdict.NEUTRAL, Tier.PIVOT, Code.CIRCUIT_OPEN
 
 # Breakers are remembered in the journal under this prefix.
 REMEMBERED = "breaker/"
@@ -45,10 +46,11 @@ class BreakerStage:
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Return the outcome of the call made under a permit, or ERR_CIRCUIT_OPEN."""
         guard = self._guard(call.tool)
-        sent = self._clock.now()
-        answer = guard.breaker.acquire(
-            sent, may_be_canary=_may_be_canary(call), lease_s=max(0.0, call.deadline - sent) + LEASE_SLACK_S
-        )
+        breaker, sent = guard.breaker, self._clock.now()
+        may_be_canary = call.operation.tier is not _PIVOT or _may_be_canary(call)
+        left_s = call.deadline - sent
+        lease_s = (left_s if left_s > 0.0 else 0.0) + LEASE_SLACK_S
+        answer = breaker.acquire(sent, may_be_canary=may_be_canary, lease_s=lease_s)
         if answer.transitions:
             self._report(guard, answer.transitions)
         if isinstance(answer, BreakerRefusal):
@@ -61,10 +63,12 @@ class BreakerStage:
         finally:
             now = self._clock.now()
             elapsed_s = now - sent if call.exchange_s is None else call.exchange_s
-            moves = guard.breaker.settle(answer, verdict, now, elapsed_s)
+            moves = breaker.settle(answer, verdict, now, elapsed_s)
             if moves:
                 self._report(guard, moves)
-        self._watch(outcome, guard, answer)
+        if (reply := streamed_reply(outcome)) is not None:
+            # A streamed answer that breaks after its head counts against the tool.
+            _watch_body(reply, lambda: self._broke(guard, answer))
         return outcome
 
     def peek(self, call: Call) -> Rejected | None:
@@ -73,6 +77,8 @@ class BreakerStage:
         For admission: a call that will be refused should not wait in a queue for it.
         """
         guard = self._guard(call.tool)
+        if guard.breaker.state is _CLOSED:
+            return None
         refusal = guard.breaker.peek(self._clock.now())
         if refusal is None:
             return None
@@ -106,10 +112,11 @@ class BreakerStage:
         return {", ".join(guard.tools): asdict(guard.breaker.statistics(now)) for guard in self._guards.values()}
 
     def _guard(self, tool: ToolSpec) -> _Guard:
-        key = tool.breaker_key or tool.name
-        guard = self._guards.get(key)
-        if guard is None:
-            guard = self._guards[key] = _Guard(key, (tool.name,), self._recall(key, tool))
+        guard = self._guards.get(tool.breaker_key or tool.name)
+        return self._new_guard(_key(tool), tool) if guard is None else guard
+
+    def _new_guard(self, key: str, tool: ToolSpec) -> _Guard:
+        guard = self._guards[key] = _Guard(key, (tool.name,), self._recall(key, tool))
         return guard
 
     def _recall(self, key: str, tool: ToolSpec) -> Breaker:
@@ -133,12 +140,6 @@ class BreakerStage:
         if transitions:
             snapshot = guard.breaker.snapshot(self._clock.now(), self._clock.at())
             self._remember(REMEMBERED + guard.key, json.dumps(snapshot).encode())
-
-    def _watch(self, outcome: Outcome, guard: _Guard, permit: Permit) -> None:
-        """Have a streamed answer that breaks after its head counted against the tool."""
-        reply = None if isinstance(outcome, Rejected) else outcome.reply
-        if reply is not None and not reply.body.is_replayable:
-            _watch_body(reply, lambda: self._broke(guard, permit))
 
     def _broke(self, guard: _Guard, permit: Permit) -> None:
         self._report(guard, guard.breaker.observe(permit, Verdict.FAILURE, self._clock.now()))

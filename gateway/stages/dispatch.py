@@ -50,32 +50,37 @@ class Dispatch:
         state = flights.state
         if (state.runs or state.agents) and (quarantine := flights.severed(call)) is not None:
             return Rejected(quarantined(call, quarantine))
-        started = self._clock.now()
+        clock = self._clock
+        started = clock.now()
         span = self._telemetry.attempt_started(call)
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         flights.flying[call] = asyncio.current_task(self._loop)
         try:
             exchange = await self._egress.send(call.tool, self._request(call), self._timings(call, started))
-            call.exchange_s = self._clock.now() - started
-            outcome = classify(exchange, call.tool, call.operation, self._clock.at())
-            if isinstance(exchange, Reply) and (isinstance(outcome, Rejected) or outcome.reply is not exchange):
+            seconds = call.exchange_s = clock.now() - started
+            outcome = classify(exchange, call.tool, call.operation, clock.at())
+            if not isinstance(exchange, Reply):
+                pass
+            elif isinstance(outcome, Rejected) or outcome.reply is not exchange:
                 await exchange.aclose()
-            elif isinstance(exchange, Reply) and type(exchange.body) is not BytesBody and hasattr(exchange.body, "cut"):
+            elif type(exchange.body) is not BytesBody and hasattr(exchange.body, "cut"):
                 flights.streams(call, cast(Cuttable, exchange.body))
         except BaseException as error:
             if not isinstance(error, asyncio.CancelledError) or not flights.was_cut(call):
-                self._telemetry.attempt_finished(span, call, error, self._clock.now() - started)
+                self._telemetry.attempt_finished(span, call, error, clock.now() - started)
                 raise
+            seconds = clock.now() - started
             outcome = cut_off(call, flights.severed(call) or "lifted since")
         finally:
             del flights.flying[call]
-        self._telemetry.attempt_finished(span, call, outcome, self._clock.now() - started)
+        self._telemetry.attempt_finished(span, call, outcome, seconds)
         return outcome
 
     def _timings(self, call: Call, now: float) -> Timings:
         bounds = call.operation.timeouts
-        return Timings(bounds.connect, bounds.first_byte, bounds.idle, max(0.0, call.deadline - now))
+        left_s = call.deadline - now
+        return Timings(bounds.connect, bounds.first_byte, bounds.idle, left_s if left_s > 0.0 else 0.0)
 
     def _request(self, call: Call) -> Request:
         """Return what is sent: the agent's fields, less those that may not pass or are set here."""
@@ -83,16 +88,15 @@ class Dispatch:
         dress = self._dresses.get(operation)
         if dress is None or dress.tool is not call.tool:
             dress = self._dress(call.tool, operation)
-        is_write = not operation.is_read or call.lane is COMPENSATION
-        is_keyed = is_write and dress.key is not None and call.key is not None
-        headers = (dress.of_keyed if is_keyed else dress.of_writes if is_write else dress.of_reads)(request.headers)
-        if call.traceparent is not None:
-            headers += outgoing(call)
-        headers += self._marks
-        if is_write and dress.key is not None and call.key is not None:
-            headers += ((dress.key, _written(call.key, dress.form)),)
-        if is_write or operation.artifacts is not None:
-            headers += dress.coding
+        context = () if call.traceparent is None else outgoing(call)
+        if operation.is_read and call.lane is not COMPENSATION:
+            coding = () if operation.artifacts is None else dress.coding
+            headers = (*dress.of_reads(request.headers), *context, *self._marks, *coding)
+        elif dress.key is None or call.key is None:
+            headers = (*dress.of_writes(request.headers), *context, *self._marks, *dress.coding)
+        else:
+            key = (dress.key, _written(call.key, dress.form))
+            headers = (*dress.of_keyed(request.headers), *context, *self._marks, key, *dress.coding)
         return Request(
             request.method,
             request.target,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar
 
 from gateway.core.call import Call
 from gateway.core.environment import EVALUATED_LIMIT, Lazily, request_env
@@ -17,8 +17,15 @@ class CallEnv(Lazily):
 
     __slots__ = ("_asked", "_call")
 
+    _makers: ClassVar[Mapping[str, Callable[[Any], object]]] = {
+        "request": lambda env: env._request(),
+        "params": lambda env: dict(env._call.params),
+        "key": lambda env: env._call.key,
+        "trajectory": lambda env: env._trajectory(),
+        "step": lambda env: env._step(),
+    }
+
     def __init__(self, call: Call, asked: bytes) -> None:
-        super().__init__(_MAKERS)
         self._call = call
         self._asked = asked
 
@@ -33,15 +40,6 @@ class CallEnv(Lazily):
     def _step(self) -> object:
         operation = self._call.operation
         return {"number": self._call.step, "operation": operation.name, "tier": operation.tier.value}
-
-
-_MAKERS: Final[Mapping[str, Callable[[Any], object]]] = {
-    "request": CallEnv._request,
-    "params": lambda env: dict(env._call.params),
-    "key": lambda env: env._call.key,
-    "trajectory": CallEnv._trajectory,
-    "step": CallEnv._step,
-}
 
 
 async def call_env(call: Call) -> CallEnv:

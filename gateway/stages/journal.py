@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from gateway.clock import Clock, settled
+from gateway.clock import Bounds, Clock
 from gateway.core.call import COMPENSATION, Call, Handler
 from gateway.core.codes import Code
 from gateway.core.idempotency import caller_digest
 from gateway.core.keys import derive_key
 from gateway.core.manifest import JournalMode
-from gateway.core.message import body_bytes
+from gateway.core.message import Body, BytesBody, body_bytes
 from gateway.core.outcome import Outcome, Refusal, Rejected
 from gateway.core.records import CompensationIntended, RecordedRequest, StepFailed, StepIntended, StepReleased
 from gateway.core.saga import Begin, IntendCompensation, admits_repeat, admits_settling, decide
@@ -31,6 +31,9 @@ __all__ = ["JournalStage"]
 # Members that every call is compared with, looked up once (docs/adr/0092).
 _LAZY: Final = JournalMode.LAZY
 
+_LEAST_S: Final = 0.05
+"""A call that is nearly out of time waits for the disk this long all the same."""
+
 INLINE_REQUEST_LIMIT = 16 * 1024
 """Requests up to this many bytes lie in the log itself; larger ones are kept beside it, once per content."""
 
@@ -42,6 +45,7 @@ class JournalStage:
         self._trajectories = trajectories
         self._clock = clock
         self._telemetry = telemetry
+        self._bounds: Bounds | None = None
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Make the intent durable, then go on."""
@@ -89,73 +93,71 @@ class JournalStage:
         return None
 
     async def _intend(self, run: Run, call: Call) -> Refusal | None:
+        operation, asked, salt = call.operation, call.request, self._trajectories.salt
         try:
-            request = await self._recorded(call)
+            request = _recorded(call) if _is_at_hand(asked.body) else await self._kept(call)
         except JournalUnavailable as error:
             return _unavailable(call, str(error)).refusal
+        caller = None if call.caller_key is None else caller_digest(call.agent, call.tool.name, call.caller_key)
+        at = self._clock.at()
         begin = Begin(
-            tool=call.tool.name,
-            operation=call.operation,
-            action=call.action.hex(),
-            fingerprint=call.fingerprint.hex(),
-            method=call.request.method,
-            target=call.request.target.decode("latin-1"),
-            salt=self._trajectories.salt,
-            caller=None if call.caller_key is None else caller_digest(call.agent, call.tool.name, call.caller_key),
-            caller_key=_key_at_tool(call, self._trajectories.salt),
-            request=request,
-            stage=call.stage,
-            at=self._clock.at(),
+            call.tool.name,
+            operation,
+            call.action.hex(),
+            call.fingerprint.hex(),
+            asked.method,
+            asked.target.decode("latin-1"),
+            salt,
+            None,
+            caller,
+            None if caller is None else _key_at_tool(call, salt),
+            request,
+            call.stage,
+            at,
         )
         records = decide(run.state, begin)
         if isinstance(records, Refusal):
             return records
         intent = records[-1]
         assert isinstance(intent, StepIntended)
-        call.step, call.key, call.is_committed_to_send = intent.step, intent.key, True
-        run.busy.add(intent.step)
-        is_lazy = call.operation.journal is _LAZY
-        future = self._trajectories.record(
-            run, records, lazy=is_lazy, claims=claims_of(call, intent.caller, intent.step, self._clock.at())
-        )
-        self._telemetry.step_changed(
-            run.state.id, intent.step, call.operation.name, "intended", call.operation.tier, call.tool.name
-        )
-        if is_lazy:
-            return None
-        why = await self._durable(run, call, future)
+        number = intent.step
+        call.step, call.key, call.is_committed_to_send = number, intent.key, True
+        run.busy.add(number)
+        is_lazy = operation.journal is _LAZY
+        claims = () if caller is None else claims_of(call, caller, number, at)
+        future = self._trajectories.record(run, records, lazy=is_lazy, claims=claims)
+        self._telemetry.step_changed(run.state.id, number, operation.name, "intended", operation.tier, call.tool.name)
+        why = None if is_lazy else await self._durable(run, call, future)
         if why is None:
             return None
-        run.busy.discard(intent.step)
+        run.busy.discard(number)
         call.step, call.key, call.is_committed_to_send = None, None, False
         return _unavailable(call, why).refusal
 
     async def _durable(self, run: Run, call: Call, future: asyncio.Future[None]) -> str | None:
         """Wait for the disk, until the call's deadline. Returns why it may not be relied on, or None."""
+        bounds = self._bounds
+        if bounds is None:
+            bounds = self._bounds = Bounds(future.get_loop())
+        bounds.put(future, max(_LEAST_S, call.deadline - self._clock.now()))
         try:
-            await settled(future, max(0.05, call.deadline - self._clock.now()))
+            await future
         except asyncio.CancelledError:
             self._withdraw(run, call)
             raise
-        if not future.done():
+        except TimeoutError:
             self._withdraw(run, call)
             return "the disk did not answer in time"
-        try:
-            future.result()
         except (JournalUnavailable, Conflict) as error:
             return str(error)
+        finally:
+            bounds.take_off(future)
         return None
 
-    async def _recorded(self, call: Call) -> RecordedRequest | None:
-        """What settling or undoing the step may need of its request; None where nothing could be done with it."""
-        operation = call.operation
-        has_use = operation.probe or operation.compensator or call.tool.idempotency or operation.is_idempotent
-        if not has_use:
-            return None
+    async def _kept(self, call: Call) -> RecordedRequest | None:
+        """What `_recorded` returns, of a request whose body is large or lies elsewhere."""
         body = call.request.body
-        if body is None:
-            return RecordedRequest.of(call.request.headers, call.params, None)
-        if not body.is_replayable:
+        if body is None or not _is_of_use(call) or not body.is_replayable:
             return None
         data = await body_bytes(body, INLINE_REQUEST_LIMIT)
         kept = await self._trajectories.journal.keep(body) if data is None else data
@@ -197,6 +199,26 @@ class JournalStage:
         return None
 
 
+def _is_of_use(call: Call) -> bool:
+    """Whether anything could be done with the request of a step that has to be settled or undone."""
+    operation = call.operation
+    return bool(operation.compensator or operation.probe or call.tool.idempotency or operation.is_idempotent)
+
+
+def _is_at_hand(body: Body | None) -> bool:
+    """Whether a request's body, if it has one, can go into the log as it is."""
+    return body is None or (type(body) is BytesBody and len(body.data) <= INLINE_REQUEST_LIMIT)
+
+
+def _recorded(call: Call) -> RecordedRequest | None:
+    """What settling or undoing the step may need of its request; None where nothing could be done with it."""
+    if not _is_of_use(call):
+        return None
+    request = call.request
+    data = request.body.data if isinstance(request.body, BytesBody) else None
+    return RecordedRequest.of(request.headers, call.params, data)
+
+
 def _not_undoing(run: Run, call: Call) -> Refusal:
     return Refusal(
         code=Code.TRAJECTORY_CLOSED,
@@ -205,7 +227,7 @@ def _not_undoing(run: Run, call: Call) -> Refusal:
 
 
 def _key_at_tool(call: Call, salt: bytes) -> str | None:
-    """Return the agent's own key as the tool gets it.
+    """Return the agent's own key, if it gave one, as the tool gets it.
 
     Tools know our credential, not our agents: where agents are proven, equal keys of two of them must stay two keys there,
     or one would be given the other's answer.

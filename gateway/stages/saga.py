@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, assert_never
 
-from gateway.clock import shielded
 from gateway.core.call import FINALIZATION, FORWARD, Call, Handler, Lane, Passable
 from gateway.core.codes import Code, Dispatched
 from gateway.core.coding import decoded
@@ -18,7 +17,7 @@ from gateway.core.environment import EVALUATED_LIMIT, response_env
 from gateway.core.expression import Environment, Expression, ExpressionError
 from gateway.core.fault import Fault
 from gateway.core.manifest import JournalMode
-from gateway.core.message import Body, Reply, body_bytes
+from gateway.core.message import Body, BytesBody, Reply, body_bytes
 from gateway.core.outbox import outcome_records
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.records import (
@@ -31,11 +30,11 @@ from gateway.core.records import (
 )
 from gateway.core.retry import conclude
 from gateway.core.saga import Doubt, admits, admits_settling
-from gateway.core.tool import BoundRequest
+from gateway.core.tool import BoundRequest, Operation
 from gateway.core.trajectory import UNSENT_FAULT
 from gateway.journal import Conflict, Journal, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
-from gateway.stages.environment import call_env
+from gateway.stages.environment import CallEnv, call_env
 from gateway.stages.idempotency import postcondition_refusal
 from gateway.stages.lease import lease_of
 from gateway.stages.watchdog import answer_hash, wanted
@@ -69,7 +68,7 @@ class SagaStage(Passable):
         if run is None:
             raise RuntimeError(f"run {call.trajectory} was resolved and is gone")
         is_settling = call.step is not None
-        was_in_doubt = call.step in run.state.in_doubt
+        was_in_doubt = is_settling and call.step in run.state.in_doubt
         refusal = admits_settling(run.state) if is_settling else admits(run.state, call.operation)
         if refusal is not None:
             return Rejected(refusal)
@@ -81,19 +80,20 @@ class SagaStage(Passable):
             outcome = await proceed(call)
         except BaseException as error:
             if call.step is not None and not was_in_doubt:
-                self._note_broken_off(self._home(run, call), call, error)
+                self._note_broken_off(self._home(run, call) if run.is_lost else run, call, error)
             raise
         else:
             if call.step is None or (call.operation.is_staged and not is_settling):
                 return outcome
             if was_in_doubt and call.is_in_doubt:
                 outcome = await _concluded(call, outcome)
-            return await self._record(self._home(run, call), call, outcome)
+            return await self._record(self._home(run, call) if run.is_lost else run, call, outcome)
         finally:
             if call.step is not None:
-                run = self._home(run, call)
+                run = self._home(run, call) if run.is_lost else run
                 run.busy.discard(call.step)
-                run.notify()
+                if run.watchers:
+                    run.notify()
 
     def lets_pass(self, call: Call) -> bool:
         """Whether a fresh step is legal in the run at hand."""
@@ -101,10 +101,8 @@ class SagaStage(Passable):
         return run is not None and admits(run.state, call.operation) is None
 
     def _home(self, run: Run, call: Call) -> Run:
-        """Return the run that the call's step lies in: while the call waited (for people, in a queue) a write of its run may
-        have failed, and its step was intended in the run read anew."""
-        if not run.is_lost:
-            return run
+        """Return the run that the call's step lies in, in place of one that is lost: while the call waited (for people, in a
+        queue) a write of its run may have failed, and its step was intended in the run read anew."""
         current = self._trajectories.get(call.trajectory)
         step = None if current is None or call.step is None else current.state.steps.get(call.step)
         return current if current is not None and step is not None and step.key == call.key else run
@@ -112,13 +110,19 @@ class SagaStage(Passable):
     async def _record(self, run: Run, call: Call, outcome: Outcome) -> Outcome:
         if run.flying and (flight := run.flying.get(call)) is not None:
             flight.answer = outcome
+        record: StepCommitted | StepFailed | StepInDoubt | None
+        answer: Outcome
         try:
-            record, answer = await self._outcome(call, outcome)
+            if isinstance(outcome, Success):
+                record = await self._committed(call, outcome.reply)
+                is_plain = record.bad is None and record.unbound is None
+                answer = outcome if is_plain else await _with_a_but(call, outcome, record)
+            else:
+                record, answer = await self._without_success(call, outcome)
         except Exception as error:
             self._note_broken_off(run, call, error)
             raise
-        records = [] if record is None else self._amounts_to(run, call, record)
-        if record is None or not records:
+        if record is None or not (records := self._amounts_to(run, call, record)):
             return answer
         future = self._trajectories.record(run, records)
         self._telemetry.step_changed(
@@ -132,7 +136,7 @@ class SagaStage(Passable):
         if call.operation.journal is _LAZY:
             return answer
         try:
-            await shielded(future)
+            await future
         except (JournalUnavailable, Conflict) as error:
             return _unrecorded(call, answer, error)
         return answer
@@ -145,18 +149,12 @@ class SagaStage(Passable):
         is_ours = call.lane is Lane.FINALIZATION or call.is_settling_only
         return outcome_records(state, record, is_ours=is_ours)
 
-    async def _outcome(
-        self, call: Call, outcome: Outcome
-    ) -> tuple[StepCommitted | StepFailed | StepInDoubt | None, Outcome]:
-        """Return the record of an outcome, and what the agent gets."""
+    async def _without_success(
+        self, call: Call, outcome: Failed | InDoubt | Rejected
+    ) -> tuple[StepFailed | StepInDoubt | None, Outcome]:
+        """Return the record of such an outcome, and what the agent gets."""
         number = call.step or 0
         match outcome:
-            case Success(reply):
-                record = await self._committed(call, reply)
-                if record.bad is not None:
-                    await reply.aclose()
-                    return record, Rejected(postcondition_refusal(call, record.bad))
-                return record, _with_warning(outcome, record)
             case Failed():
                 return await self._failed(call, outcome), outcome
             case InDoubt():
@@ -177,7 +175,7 @@ class SagaStage(Passable):
         compensator, unbound = None, None
         if reply is not None and declared is not None and declared.is_for_partial and failed.fault in _PARTIAL:
             data = await body_bytes(reply.body, EVALUATED_LIMIT) or b""
-            compensator, unbound = _bind(call, await self._environment(call, reply, data))
+            compensator, unbound = _bind(call, _with_answer(await call_env(call), call, reply, data))
         status = None if reply is None else reply.status
         detail = failed.refusal.detail if failed.refusal is not None else f"{call.tool.name} answered {status}"
         return StepFailed(
@@ -195,23 +193,32 @@ class SagaStage(Passable):
         return run is not None and call.step in run.state.in_doubt
 
     async def _committed(self, call: Call, reply: Reply) -> StepCommitted:
-        data = await body_bytes(reply.body, EVALUATED_LIMIT)
-        stored = data if data is not None and len(data) <= INLINE_LIMIT else await self._keep(reply.body)
-        env = await self._environment(call, reply, data or b"")
-        bad = _unmet(call.operation.postcondition, env) if call.is_answer_known else None
+        body, operation = reply.body, call.operation
+        stored: bytes | str
+        if type(body) is BytesBody and len(body.data) <= INLINE_LIMIT:
+            data = stored = body.data
+        else:
+            whole = await body_bytes(body, EVALUATED_LIMIT)
+            stored = whole if whole is not None and len(whole) <= INLINE_LIMIT else await self._keep(body)
+            data = whole or b""
+        env: Environment = {}
+        if _is_evaluated(operation):
+            asked = _env_at_hand(call)
+            env = _with_answer(await call_env(call) if asked is None else asked, call, reply, data)
+        bad = _unmet(operation.postcondition, env) if call.is_answer_known else None
         compensator, unbound = _bind(call, env)
-        lease, lease_until = lease_of(call, env, self._trajectories.at())
-        leak = call.operation.leak
+        lease, lease_until = lease_of(call, env, self._trajectories.at()) if operation.lease else (None, None)
+        leak = operation.leak
         return StepCommitted(
-            step=call.step or 0,
-            reply=RecordedReply.of(reply.status, reply.reason, reply.headers, stored),
-            compensator=compensator,
-            unbound=unbound,
-            bad=bad,
-            settled=call.settled,
-            lease=lease,
-            lease_until=lease_until,
-            leak=None if leak is None else (leak.what, leak.amount, leak.per, leak.currency),
+            call.step or 0,
+            RecordedReply.of(reply.status, reply.reason, reply.headers, stored),
+            compensator,
+            unbound,
+            bad,
+            call.settled,
+            lease,
+            lease_until,
+            None if leak is None else (leak.what, leak.amount, leak.per, leak.currency),
         )
 
     async def _keep(self, body: Body) -> bytes | str:
@@ -221,15 +228,6 @@ class SagaStage(Passable):
         except JournalUnavailable as error:
             self._telemetry.background_failed("keeping a large answer", error)
             return b""
-
-    async def _environment(self, call: Call, reply: Reply, data: bytes) -> Environment:
-        operation = call.operation
-        if operation.postcondition is None and operation.compensator is None and operation.lease is None:
-            return {}
-        env = await call_env(call)
-        if call.is_answer_known:
-            env["response"] = response_env(reply.status, reply.headers, decoded(reply.headers, data, EVALUATED_LIMIT))
-        return env
 
     def _observe(self, run: Run, call: Call, outcome: Outcome) -> None:
         if isinstance(outcome, Rejected):
@@ -286,6 +284,25 @@ _STATE: dict[type, str] = {
 }
 
 
+def _is_evaluated(operation: Operation) -> bool:
+    """Whether anything of a successful answer is put into an expression."""
+    return operation.compensator is not None or operation.postcondition is not None or operation.lease is not None
+
+
+def _env_at_hand(call: Call) -> CallEnv | None:
+    """Return what `call_env` returns, where it takes no reading to know."""
+    asked = call.request.body
+    if type(asked) is BytesBody and len(asked.data) <= EVALUATED_LIMIT:
+        return CallEnv(call, asked.data)
+    return None
+
+
+def _with_answer(env: CallEnv, call: Call, reply: Reply, data: bytes) -> CallEnv:
+    if call.is_answer_known:
+        env["response"] = response_env(reply.status, reply.headers, decoded(reply.headers, data, EVALUATED_LIMIT))
+    return env
+
+
 def _unmet(postcondition: Expression | None, env: Environment) -> str | None:
     if postcondition is None:
         return None
@@ -306,12 +323,16 @@ def _bind(call: Call, env: Environment) -> tuple[BoundRequest | None, str | None
         return None, str(error)
 
 
-def _with_warning(outcome: Success, record: StepCommitted) -> Success:
-    """Tell the agent at once that a step cannot be undone, beside the tool's own answer."""
-    if record.unbound is None:
-        return outcome
-    reply = outcome.reply
-    text = f"cannot be undone: {record.unbound}".encode("ascii", "replace").replace(b"\n", b" ").replace(b"\r", b" ")
+async def _with_a_but(call: Call, outcome: Success, record: StepCommitted) -> Outcome:
+    """What the agent gets of a success that does not hold what was declared, or that cannot be undone.
+
+    The latter it is told at once, beside the tool's own answer.
+    """
+    reply, unbound = outcome.reply, record.unbound
+    if record.bad is not None:
+        await reply.aclose()
+        return Rejected(postcondition_refusal(call, record.bad))
+    text = f"cannot be undone: {unbound}".encode("ascii", "replace").replace(b"\n", b" ").replace(b"\r", b" ")
     reply.headers = (*reply.headers, (b"Seawall-Warning", text))
     return outcome
 

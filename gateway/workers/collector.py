@@ -24,8 +24,8 @@ _AT_LATEST_S = 1_800.0
 def tune() -> None:
     """Set the collector up for a gateway that has just started: what is there stays, old objects are left to `Collector`.
 
-    Each object that stays is looked at once, and a look covers `_YOUNG` objects: a few milliseconds on a slow machine. That is
-    more than 64 writes under way hold together, or each wave of them would be looked at and found alive, a tenth of their time.
+    Each object that stays is looked at once, and a look covers `_YOUNG` objects: a few milliseconds on a slow machine. Fewer
+    are held by 64 writes under way; else each wave of them would be looked at and found alive, a tenth of their time.
     """
     gc.collect()
     gc.freeze()

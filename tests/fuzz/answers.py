@@ -12,7 +12,7 @@ import asyncio
 from typing import NamedTuple
 
 from gateway.core.headers import answer_head
-from gateway.core.message import BytesBody, Headers
+from gateway.core.message import BytesBody, Headers, Reply
 from gateway.egress.connection import Connection, Exchange, ExchangeError
 from gateway.ingress.connection import AgentConnection
 from gateway.ingress.http import HttpFront, IncomingRequest, OutgoingResponse
@@ -32,8 +32,8 @@ TOKENS = (
 
 
 class Received(NamedTuple):
-    """What became of an answer: status, raw fields and body, all None where it broke, whether the connection is kept, and
-    what makes the answer unusable though it is well-formed."""
+    """What became of an answer: status, fields that go on to the agent and body, all None where it broke, whether the
+    connection is kept, and what makes the answer unusable though it is well-formed."""
 
     status: int | None
     reason: bytes
@@ -108,10 +108,10 @@ async def _told(answer: OutgoingResponse, method: str) -> bytes:
 async def received(data: bytes, cuts: list[int], method: str = "GET") -> Received:
     """Feed a connection an answer cut into pieces, then its end, and return what became of it."""
     loop = asyncio.get_running_loop()
-    connection, exchange = Connection(loop, lambda _: None), Exchange(loop, LONG, is_bounded=True)
+    connection, exchange = Connection(loop, lambda _: None), Exchange(loop, LONG, True, method == "HEAD")
     sink = Sink()
     connection.connection_made(sink)
-    connection.begin(exchange, method.encode() + b" / HTTP/1.1\r\n\r\n", None, is_head=method == "HEAD")
+    connection.begin(exchange, method.encode() + b" / HTTP/1.1\r\n\r\n", None)
     for piece in cut(data, cuts):
         if sink.is_closing():
             break
@@ -121,6 +121,8 @@ async def received(data: bytes, cuts: list[int], method: str = "GET") -> Receive
     try:
         assert exchange.answer.done(), "nobody would ever know"
         message = exchange.answer.result()
+        if isinstance(message, Reply):
+            return Received(message.status, message.reason or b"", message.headers, _body(message), is_reusable)
         content = exchange.content
         assert content is not None
         error = content.exception()
@@ -131,5 +133,10 @@ async def received(data: bytes, cuts: list[int], method: str = "GET") -> Receive
         return Received(None, b"", (), None, False, error=type(error))
     body = content.read_nowait()
     reason = message.reason.encode("utf-8", "surrogateescape")
-    problem = answer_head(message.code, message.raw_headers, message.chunked).problem
-    return Received(message.code, reason, message.raw_headers, body, is_reusable, problem)
+    head = answer_head(message.code, message.raw_headers, message.chunked)
+    return Received(message.code, reason, head.fields, body, is_reusable, head.problem)
+
+
+def _body(reply: Reply) -> bytes:
+    assert type(reply.body) is BytesBody
+    return reply.body.data

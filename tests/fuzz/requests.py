@@ -116,9 +116,9 @@ def sent(request: Request) -> bytes:
 async def _sent(head: bytes, body: Body | None) -> bytes:
     loop = asyncio.get_running_loop()
     sink, connection = Sink(), Connection(loop, lambda _: None)
-    exchange = Exchange(loop, LONG, is_bounded=True)
+    exchange = Exchange(loop, LONG, True)
     connection.connection_made(sink)
-    connection.begin(exchange, head, body, is_head=False)
+    connection.begin(exchange, head, body)
     if exchange.upload is not None:
         await exchange.upload
     assert exchange.is_written
