@@ -27,6 +27,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
+from itertools import chain
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -56,6 +57,9 @@ LINE_BYTES = 16_384
 FIELD_BYTES = 32_768
 FIELDS = 128
 _HEADS = 256
+_HEAD_KEPT = 4096
+"""So many heads are known at a time, of so many bytes at most: larger ones are looked at each time."""
+
 _NOT_AT_ONCE = frozenset({"HEAD", "CONNECT"})
 _VERSIONS = "Only HTTP/1.1 and HTTP/1.0 are spoken here."
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
@@ -297,7 +301,7 @@ class HttpFront:
         if self._at_once is None or self._refusal(request) is not None:
             return None
         known = self._at_once(request)
-        if known is not None:
+        if known is not None and len(head[1]) + sum(map(len, chain(*head[2]))) <= _HEAD_KEPT:
             if len(self._known) >= _HEADS:
                 self._known.clear()
             self._known[head] = known

@@ -356,13 +356,18 @@ async def test_a_bug_in_an_answer_at_once_costs_the_agent_nothing(where: str) ->
         assert (await answered(one))[1] == b"served "
 
 
-async def test_few_heads_are_known_at_a_time() -> None:
+async def test_few_heads_are_known_at_a_time_and_none_that_is_large() -> None:
     async with serving(served) as (front, port), agent(port) as one:
-        Knows(front)
-        for number in range(600):
+        knows = Knows(front)
+        for number in range(300):
             one.send(HOT.replace(b"/a", b"/%d" % number))
             await answered(one)
-        assert len(front._known) <= 256
+        assert 0 < len(front._known) <= 256
+        front._known.clear()
+        for _ in range(2):
+            one.send(HOT.replace(b"Host", b"A: " + b"x" * 5000 + b"\r\nHost"))
+            assert (await answered(one))[1] == b"no"
+        assert (knows.heads, len(front._known)) == (302, 0)
 
 
 # Drain
