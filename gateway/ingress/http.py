@@ -90,7 +90,8 @@ Takeover = Callable[[asyncio.Transport, bytes], Awaitable[None]]
 Handler = Callable[[IncomingRequest], Awaitable[OutgoingResponse]]
 Refuse = Callable[[int, str], OutgoingResponse]
 AtOnce = Callable[[StreamReader], Problem | None]
-"""Answers a request of which the head is known, given its body; None where it takes more than that, and nothing was done."""
+"""Answers a request of which the head is known, given its body, which is all here; None where it takes more than that, and
+nothing was done."""
 
 _Head = tuple[str, str, Headers, str]
 """Method, target, fields and the peer: all that what is known of a head may depend on."""
@@ -268,6 +269,8 @@ class HttpFront:
         """
         path = message.path
         if not self.refusing.is_meant(path) or message.should_close or message.version != HttpVersion11:
+            return False
+        if not content.is_eof():
             return False
         transport = connection.transport
         if self.is_draining or transport is None or transport.is_closing() or transport.get_write_buffer_size():

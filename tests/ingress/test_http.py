@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -308,6 +308,23 @@ async def test_about_anything_out_of_the_ordinary_nobody_is_asked(request_bytes:
         one.send(request_bytes)
         await one.head()
     assert (knows.heads, knows.bodies) == (0, 0)
+
+
+async def test_a_body_in_pieces_is_not_asked_about_before_it_is_here() -> None:
+    async with serving(served) as (front, port), agent(port) as one:
+        knows = Knows(front)
+        one.send(POST)
+        assert (await answered(one))[1] == b"no"
+        one.send(POST[:-1])
+        await asyncio.wait_for(_until(lambda: front.in_flight == 1), 20)
+        one.send(POST[-1:])
+        assert (await answered(one))[1] == b"served hi"
+        assert (knows.heads, len(front._known)) == (1, 1)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0)
 
 
 async def test_pipelined_requests_keep_their_order_whoever_answers_them() -> None:
