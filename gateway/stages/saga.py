@@ -92,8 +92,7 @@ class SagaStage:
             if call.step is not None:
                 run = self._home(run, call) if run.is_lost else run
                 run.busy.discard(call.step)
-                if run.watchers:
-                    run.notify()
+                run.notify()
 
     def _home(self, run: Run, call: Call) -> Run:
         """Return the run that the call's step lies in, in place of one that is lost: while the call waited (for people, in a
