@@ -694,7 +694,9 @@ def _delivered(state: Trajectory, numbers: list[int]) -> None:
         step = state.steps[number]
         step.is_delivered = True
         state.undelivered.discard(number)
-    if numbers:
+    if state.newly_delivered == numbers:  # as it is where the record was only just made
+        state.newly_delivered = []
+    elif numbers:
         state.newly_delivered = [n for n in state.newly_delivered if n not in numbers]
 
 

@@ -96,7 +96,6 @@ class Run:
         leases_over: of its leases, how many people were told to be over.
         pending: appends that are not durable yet.
         touched_s: monotonic time of the last call.
-        watchers: futures that are done at its next record; see `changed`.
         parent: the run that counts it among its children, if that is not the one its packet names: that one is over.
         meter: what it has spent, once somebody asks; `stages/budget.py` keeps it here.
         watch: its watchdog, once it has one; `stages/watchdog.py` keeps it here, so that both end together.
@@ -104,6 +103,7 @@ class Run:
 
     __slots__ = (
         "_live",
+        "_watchers",
         "busy",
         "flying",
         "is_lost",
@@ -115,7 +115,6 @@ class Run:
         "state",
         "touched_s",
         "watch",
-        "watchers",
     )
 
     def __init__(
@@ -134,7 +133,7 @@ class Run:
         self.parent = ""
         self.meter: Meter | None = None
         self.watch: Watchdog | None = None
-        self.watchers: list[asyncio.Future[None]] = []
+        self._watchers: list[asyncio.Future[None]] = []
 
     def __repr__(self) -> str:
         return f"<Run {self.state.id} {self.state.phase} version={self.state.version} busy={len(self.busy)}>"
@@ -161,14 +160,14 @@ class Run:
         if self.is_lost:
             future.set_result(None)
         else:
-            self.watchers.append(future)
+            self._watchers.append(future)
         return future
 
     def notify(self) -> None:
         """Wake who waits for a change."""
-        if not self.watchers:
+        if not self._watchers:
             return
-        watchers, self.watchers = self.watchers, []
+        watchers, self._watchers = self._watchers, []
         for future in watchers:
             if not future.done():
                 future.set_result(None)
@@ -467,8 +466,7 @@ class Trajectories:
             self._changed(run, phase)
         if state.needs_attention or name in self._attentive:
             self._attend(run)
-        if run.watchers:
-            run.notify()
+        run.notify()
         return self._follow(future, run, before, records, entries, is_lazy=lazy)
 
     def _changed(self, run: Run, before: Phase) -> None:

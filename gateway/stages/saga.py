@@ -92,8 +92,7 @@ class SagaStage(Passable):
             if call.step is not None:
                 run = self._home(run, call) if run.is_lost else run
                 run.busy.discard(call.step)
-                if run.watchers:
-                    run.notify()
+                run.notify()
 
     def lets_pass(self, call: Call) -> bool:
         """Whether a fresh step is legal in the run at hand."""
