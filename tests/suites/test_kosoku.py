@@ -64,8 +64,7 @@ async def test_every_case_ends_as_it_does_without_the_gateway(
     caplog.set_level(logging.CRITICAL, "websockets")
     chosen, count = CASES[cases]
     async with echoing(tmp_path) as (near, far):
-        direct = await results(near, tmp_path / "direct", *chosen)
-        through = await results(far, tmp_path / "through", *chosen)
+        direct, through = await both(near, far, tmp_path, *chosen)
     assert len(direct) == count
     assert through == direct
     if cases != "framing, control frames, UTF-8, closing":
@@ -88,9 +87,24 @@ async def test_what_a_hostile_tool_says_reaches_an_agent_as_it_would_without_the
     assert through == direct
 
 
-async def results(address: str, folder: Path, *cases: object) -> Verdicts:
+async def both(near: str, far: str, folder: Path, *cases: str) -> tuple[Verdicts, Verdicts]:
+    """Return what becomes of each case directly, and through the gateway.
+
+    What is not well is asked once more, one case at a time: kosoku gives each a time, and a busy machine none.
+    """
+    direct = await results(near, folder / "direct", *cases)
+    through = await results(far, folder / "through", *cases)
+    odd = [case for case, verdict in direct.items() if verdict[0] != "OK" or through.get(case) != verdict]
+    if odd:
+        again = [part for case in odd for part in ("-i", case)]
+        direct |= await results(near, folder / "direct-again", *again, at_once=1)
+        through |= await results(far, folder / "through-again", *again, at_once=1)
+    return direct, through
+
+
+async def results(address: str, folder: Path, *cases: str, at_once: int = 4) -> Verdicts:
     """Return what became of each case for the server at an address."""
-    _, printed = await run(installed("kosoku"), "-p", 4, "-o", folder, *cases, address)
+    _, printed = await run(installed("kosoku"), "-p", at_once, "-o", folder, *cases, address)
     assert (folder / "index.json").exists(), printed
     return _verdicts(folder)
 
@@ -131,8 +145,8 @@ async def drive(url: str) -> None:
 
 
 def _verdicts(folder: Path) -> Verdicts:
-    [found] = json.loads((folder / "index.json").read_text()).values()
-    return {case: _verdict(result) for case, result in found.items()}
+    by_agent = json.loads((folder / "index.json").read_text())
+    return {case: _verdict(result) for found in by_agent.values() for case, result in found.items()}
 
 
 def _verdict(result: dict[str, Any]) -> tuple[str, str, int | None]:
@@ -145,8 +159,8 @@ async def _all(folder: Path, groups: Sequence[str]) -> None:
     """Run whole groups both ways, and print how many cases there are, how they end, and which end otherwise."""
     async with echoing(folder) as (near, far):
         for group in groups:
-            direct = await results(near, folder / f"direct{group}", "-i", f"{group}.*")
-            through = await results(far, folder / f"through{group}", "-i", f"{group}.*")
+            (folder / group).mkdir()
+            direct, through = await both(near, far, folder / group, "-i", f"{group}.*")
             ends = Counter(behaviour for behaviour, *_ in through.values())
             differing = {case: (direct[case], through[case]) for case in direct if through[case] != direct[case]}
             sys.stdout.write(
