@@ -41,6 +41,7 @@ from gateway.core.records import (
     encode,
 )
 from gateway.core.saga import Command, Commit, Open, decide
+from gateway.core.sparse import NONE, NOTHING
 from gateway.core.trajectory import IllegalRecord, Phase, StepState, Trajectory, evolve
 from gateway.core.watchdog import Watchdog
 from gateway.journal import Append, Entry, Journal, JournalCorrupt, JournalUnavailable, KeyClaim
@@ -124,15 +125,15 @@ class Run:
         self._live = {} if live is None else live
         self.opening = opening
         self.is_lost = False
-        self.busy: set[int] = set()
-        self.flying: dict[Call, Flight] = {}
+        self.busy: set[int] = NONE
+        self.flying: dict[Call, Flight] = NOTHING
         self.leases_over = 0
-        self.pending: set[asyncio.Future[None]] = set()
+        self.pending: set[asyncio.Future[None]] = NONE
         self.touched_s = touched_s
         self.parent = ""
         self.meter: Meter | None = None
         self.watch: Watchdog | None = None
-        self._watchers: list[asyncio.Future[None]] = []
+        self._watchers: tuple[asyncio.Future[None], ...] = ()
 
     def __repr__(self) -> str:
         return f"<Run {self.state.id} {self.state.phase} version={self.state.version} busy={len(self.busy)}>"
@@ -159,14 +160,14 @@ class Run:
         if self.is_lost:
             future.set_result(None)
         else:
-            self._watchers.append(future)
+            self._watchers += (future,)
         return future
 
     def notify(self) -> None:
         """Wake who waits for a change."""
         if not self._watchers:
             return
-        watchers, self._watchers = self._watchers, []
+        watchers, self._watchers = self._watchers, ()
         for future in watchers:
             if not future.done():
                 future.set_result(None)
@@ -498,7 +499,10 @@ class Trajectories:
             claims=claims,
         )
         future = self.journal.append(append, lazy=is_lazy)
-        run.pending.add(future)
+        if run.pending:
+            run.pending.add(future)
+        else:
+            run.pending = {future}
         return future
 
     def _follow(
@@ -668,6 +672,8 @@ class Trajectories:
         future: asyncio.Future[None],
     ) -> None:
         run.pending.discard(future)
+        if not run.pending:
+            run.pending = NONE
         if future.cancelled():
             return
         error = future.exception()

@@ -33,6 +33,7 @@ from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Su
 from gateway.core.records import StepCommitted, decode
 from gateway.core.saga import Open
 from gateway.core.settle import still_working_s, why_not_resent
+from gateway.core.sparse import excluding, including
 from gateway.core.trajectory import Step, StepState
 from gateway.journal import Journal, JournalCorrupt, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
@@ -183,12 +184,12 @@ class IdempotencyStage:
             case Deferred(step):
                 if step.number in run.busy:
                     return _conflict(call, step)
-                run.busy.add(step.number)
+                run.busy = including(run.busy, step.number)
                 call.step, call.key = step.number, step.key
                 try:
                     return await self._lead(call, proceed, flight_key)
                 finally:
-                    run.busy.discard(step.number)
+                    run.busy = excluding(run.busy, step.number)
                     run.notify()
             case Mismatch(step):
                 return Rejected(Refusal(

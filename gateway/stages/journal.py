@@ -20,6 +20,7 @@ from gateway.core.outcome import Outcome, Refusal, Rejected
 from gateway.core.records import CompensationIntended, RecordedRequest, StepFailed, StepIntended, StepReleased
 from gateway.core.saga import Begin, IntendCompensation, admits_repeat, admits_settling, decide
 from gateway.core.settle import why_not_resent
+from gateway.core.sparse import excluding, including
 from gateway.core.trajectory import UNSENT_FAULT, StepState
 from gateway.journal import Conflict, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
@@ -74,7 +75,7 @@ class JournalStage:
 
     async def _again(self, run: Run, call: Call, number: int) -> Refusal | None:
         """Another attempt of a step that has its intent; one that was staged or deferred is released first."""
-        run.busy.add(number)
+        run.busy = including(run.busy, number)
         call.is_committed_to_send = True
         if run.state.steps[number].state not in (StepState.STAGED, StepState.DEFERRED):
             return None
@@ -113,7 +114,7 @@ class JournalStage:
         intent = records[-1]
         assert isinstance(intent, StepIntended)
         call.step, call.key, call.is_committed_to_send = intent.step, intent.key, True
-        run.busy.add(intent.step)
+        run.busy = including(run.busy, intent.step)
         is_lazy = call.operation.journal is _LAZY
         future = self._trajectories.record(
             run, records, lazy=is_lazy, claims=claims_of(call, intent.caller, intent.step, self._clock.at())
@@ -126,7 +127,7 @@ class JournalStage:
         why = await self._durable(run, call, future)
         if why is None:
             return None
-        run.busy.discard(intent.step)
+        run.busy = excluding(run.busy, intent.step)
         call.step, call.key, call.is_committed_to_send = None, None, False
         return _unavailable(call, why).refusal
 

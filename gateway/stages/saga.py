@@ -31,6 +31,7 @@ from gateway.core.records import (
 )
 from gateway.core.retry import conclude
 from gateway.core.saga import Doubt, admits, admits_settling
+from gateway.core.sparse import excluding
 from gateway.core.tool import BoundRequest
 from gateway.core.trajectory import UNSENT_FAULT
 from gateway.journal import Conflict, Journal, JournalUnavailable
@@ -92,7 +93,7 @@ class SagaStage:
         finally:
             if call.step is not None:
                 run = self._home(run, call)
-                run.busy.discard(call.step)
+                run.busy = excluding(run.busy, call.step)
                 run.notify()
 
     def _home(self, run: Run, call: Call) -> Run:

@@ -25,6 +25,7 @@ from gateway.core.records import (
     decode,
 )
 from gateway.core.saga import Abort, Begin, Commit, Complete, Doubt, Open
+from gateway.core.sparse import excluding, including
 from gateway.core.trajectory import Phase, StepState
 from gateway.journal import Journal, JournalCorrupt, JournalUnavailable
 from gateway.journal.memory import MemoryJournal
@@ -164,11 +165,11 @@ async def test_an_outcome_that_could_not_be_written_is_written_once_the_disk_wor
     runs = trajectories(journal)
     run = a_run(await runs.named("r1", Open(agent="ann")))
     await do(runs, run, begin())
-    run.busy.add(1)
+    run.busy = including(run.busy, 1)
     journal.break_down()
     with pytest.raises(JournalUnavailable):
         await runs.record(run, [StepCommitted(step=1, reply=OK)])
-    run.busy.discard(1)
+    run.busy = excluding(run.busy, 1)
     assert runs.has_aside
     journal.mend()
     await runs.write_aside()
@@ -184,7 +185,7 @@ async def test_an_outcome_that_comes_after_its_run_was_lost_finds_its_way() -> N
     runs = trajectories(journal)
     run = a_run(await runs.named("r1", Open(agent="ann")))
     await do(runs, run, begin("a1"), begin("a2"))
-    run.busy.update({1, 2})
+    run.busy = {1, 2}
     journal.break_down()
     with pytest.raises(JournalUnavailable):
         await runs.record(run, [StepCommitted(step=1, reply=OK)])
