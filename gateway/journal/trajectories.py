@@ -25,12 +25,15 @@ from gateway.core.codes import Code
 from gateway.core.outbox import outcome_records
 from gateway.core.outcome import Outcome, Refusal
 from gateway.core.records import (
+    CompensationCompleted,
+    CompensationRefused,
     PolicyObserved,
     ReadObserved,
     ReadsObserved,
     Record,
     RefusalsObserved,
     StepCommitted,
+    StepDeferred,
     StepFailed,
     StepInDoubt,
     StepIntended,
@@ -63,6 +66,7 @@ _CLOSED_KEPT = 256
 _PAGE = 500
 _REFUSING_RUNS = 4096
 _OUTCOMES = (StepCommitted, StepFailed, StepInDoubt)
+_OWED = (*_OUTCOMES, StepDeferred, CompensationCompleted, CompensationRefused)
 _READS = 64
 _READINGS = 3
 
@@ -467,7 +471,9 @@ class Trajectories:
             else:
                 # What the envelope says: the step that it is about, and where that goes.
                 entries.append(Entry(kind, at, data, f"{state.id}/{step.number}", f"{step.tool}.{step.operation}"))
-        future = self._append(run, before, entries, is_lazy=lazy, claims=claims)
+        future = self._append(
+            run, before, entries, is_lazy=lazy, claims=claims, is_owed=isinstance(records[-1], _OWED)
+        )
         if state.in_doubt or state.id in self._doubtful:
             self._note_doubt(state)
         if state.phase is not phase or before == 0 or state.is_open is not was_open:
@@ -485,7 +491,14 @@ class Trajectories:
         return future
 
     def _append(
-        self, run: Run, before: int, entries: Sequence[Entry], *, is_lazy: bool, claims: Sequence[KeyClaim] = ()
+        self,
+        run: Run,
+        before: int,
+        entries: Sequence[Entry],
+        *,
+        is_lazy: bool,
+        claims: Sequence[KeyClaim] = (),
+        is_owed: bool = False,
     ) -> asyncio.Future[None]:
         """Queue entries that were folded into the run, which had the version `before`. Whoever does goes on to `_follow`."""
         state = run.state
@@ -497,6 +510,7 @@ class Trajectories:
             is_open=state.is_open,
             agent=state.agent,
             claims=claims,
+            is_owed=is_owed,
         )
         future = self.journal.append(append, lazy=is_lazy)
         if run.pending:
