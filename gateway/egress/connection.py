@@ -4,8 +4,9 @@ An exchange knows exactly what was sent, has one moving time bound, and ends in 
 `Garbled`, `Overdue` or `UploadBroken`. A connection serves another exchange only if nothing is left of the last one: the
 request was written and the answer read to their ends, the tool means to go on, and not a byte came that nobody asked for.
 
-aiohttp's parser is made anew for each answer, so that nothing of one message can reach into the next. It wants a protocol
-that it can pause, which is `aiohttp.base_protocol.BaseProtocol`; `tests/test_aiohttp.py` watches over what is relied on.
+aiohttp's parser is made anew for each answer, so that nothing of one message can reach into the next, and only once the
+answer begins: while a call waits for its tool there is none, nor on a connection that is kept. It wants a protocol that it
+can pause, which is `aiohttp.base_protocol.BaseProtocol`; `tests/test_aiohttp.py` watches over what is relied on.
 
 Source: RFC 9112 sections 6.3, 9.3, 9.5; aiohttp 3.14 `http_parser`, `streams`.
 """
@@ -18,6 +19,7 @@ import ssl
 from collections.abc import Callable
 from contextlib import aclosing
 from enum import Enum
+from functools import partial
 from typing import Any, Final, cast
 
 from aiohttp.base_protocol import BaseProtocol
@@ -88,6 +90,7 @@ class Exchange:
 
     Attributes:
         answer: done with the answer's head, or fails with an `ExchangeError`.
+        is_bodiless: the answer is a head alone, whatever it says of a body (HEAD).
         is_sent: a byte of the request may have left. Never goes back.
         is_written: all of the request was handed to the transport.
         timed_out: which bound was exceeded, as a clause; empty while none was.
@@ -97,6 +100,7 @@ class Exchange:
     __slots__ = (
         "answer",
         "content",
+        "is_bodiless",
         "is_bounded",
         "is_sent",
         "is_written",
@@ -115,6 +119,7 @@ class Exchange:
         self.timings = timings
         self.total_at = loop.time() + timings.total_s
         self.is_bounded = is_bounded
+        self.is_bodiless = False
         self.is_sent = False
         self.is_written = False
         self.phase = _UPLOAD
@@ -137,6 +142,17 @@ class Exchange:
             self.content.set_exception(error)
 
 
+_new_parser = partial(
+    HttpResponseParser,
+    payload_exception=Garbled,
+    read_until_eof=True,
+    auto_decompress=False,
+    max_line_size=LINE_BYTES,
+    max_field_size=FIELD_BYTES,
+    max_headers=FIELDS,
+)
+
+
 class Connection(BaseProtocol):
     """A connection. `on_idle_end` is called when it ends while it carries nothing, so that a pool can forget it."""
 
@@ -149,12 +165,7 @@ class Connection(BaseProtocol):
         self._exchange: Exchange | None = None
         self._is_spent = False
         self._on_idle_end = on_idle_end
-        self._poll = select.poll()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the transport."""
-        super().connection_made(transport)
-        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self._poll: select.poll | None = None
 
     @property
     def is_usable(self) -> bool:
@@ -163,7 +174,14 @@ class Connection(BaseProtocol):
         Between the arrival of bytes and the loop's next turn only the kernel knows of them, so it is asked
         (aio-libs/aiohttp#13656).
         """
-        return self.is_open and not self._poll.poll(0)
+        transport = self.transport
+        if transport is None or not self.is_open:
+            return False
+        poll = self._poll
+        if poll is None:  # made for those that are kept, not for all that are open
+            poll = self._poll = select.poll()
+            poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poll.poll(0)
 
     @property
     def is_open(self) -> bool:
@@ -176,18 +194,7 @@ class Connection(BaseProtocol):
         transport = self.transport
         assert transport is not None
         self._exchange = exchange
-        self._parser = HttpResponseParser(
-            self,
-            self._loop,
-            READ_BYTES,
-            payload_exception=Garbled,
-            response_with_body=not is_head,
-            read_until_eof=True,
-            auto_decompress=False,
-            max_line_size=LINE_BYTES,
-            max_field_size=FIELD_BYTES,
-            max_headers=FIELDS,
-        )
+        exchange.is_bodiless = is_head
         exchange.is_sent = True
         if body is None:
             transport.write(head)
@@ -202,7 +209,7 @@ class Connection(BaseProtocol):
 
     def finish(self) -> bool:
         """End the exchange; return whether the connection may serve another. One that may not is closed."""
-        exchange, self._exchange = self._exchange, None
+        exchange, self._exchange, self._parser = self._exchange, None, None
         self._alarm.clear()
         if (
             exchange is None
@@ -246,7 +253,10 @@ class Connection(BaseProtocol):
             elif data:
                 self._stray()
             return
-        assert parser is not None
+        if parser is None:
+            parser = self._parser = _new_parser(
+                self, self._loop, READ_BYTES, response_with_body=not exchange.is_bodiless
+            )
         try:
             messages, is_switched, tail = parser.feed_data(data)
         except Exception as error:

@@ -103,6 +103,7 @@ class DirectEgress:
                     Fault.CONNECT, Dispatched.NO, f"the connection to {tool.name} closed before anything was sent"
                 )
         connection.begin(exchange, head, request.body, is_head=request.method == "HEAD")
+        del head  # the wait may be long
         try:
             message = await exchange.answer
         except ExchangeError as error:
