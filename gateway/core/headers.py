@@ -125,7 +125,7 @@ class _Fates(dict[bytes, int]):
             fate = _NAMES_OTHERS
         else:
             fate = _GOES if name in self._names or name.startswith(_OWN) else _STAYS
-        if len(self) < _SPELLINGS:
+        if len(self) < _SPELLINGS and len(spelt) <= _SPELLING_BYTES:
             self[spelt] = fate
         return fate
 
@@ -134,6 +134,7 @@ _GOES: Final = 0
 _STAYS: Final = 1
 _NAMES_OTHERS: Final = 2
 _SPELLINGS = 1024
+_SPELLING_BYTES = 64
 _OF_REQUESTS = Sieve(OURS_IN_REQUESTS)
 _OF_ANSWERS = Sieve(HOP_BY_HOP)
 
@@ -182,7 +183,20 @@ def lower_names(headers: Headers) -> list[bytes]:
 def first_values(headers: Headers) -> dict[bytes, bytes]:
     """Return the first value of each field, by its name in lower case."""
     fields = headers[::-1]
-    return dict(zip(map(_LOWER, map(_NAME, fields)), map(_VALUE, fields), strict=True))
+    return dict(zip(map(_lowered, map(_NAME, fields)), map(_VALUE, fields), strict=True))
+
+
+class _Lowered(dict[bytes, bytes]):
+    """Names in lower case as they were spelt, so that requests share them."""
+
+    def __missing__(self, spelt: bytes) -> bytes:
+        lower = spelt.lower()
+        if len(self) < _SPELLINGS and len(spelt) <= _SPELLING_BYTES:
+            self[spelt] = lower
+        return lower
+
+
+_lowered = _Lowered().__getitem__
 
 
 def protected_option(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:

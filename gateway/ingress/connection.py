@@ -4,6 +4,9 @@ The parser says where messages begin and end; here is what is done about it. A r
 the agent leaves; a half-closed connection counts as left (aio-libs/aiohttp#3659). Pipelined requests wait in a short queue,
 and a full one stops the reading. What cannot be parsed is answered once, after the answers before it.
 
+The parser keeps a copy of every head that it has read, so a connection has none while nothing of a message is in it: not
+while a whole request is answered, and not while it is idle.
+
 A connection that ends while its input may still be under way is closed with care: the sending side first, and what comes is
 thrown away for a while, or the kernel would answer it with a reset that takes our answer along (RFC 9112 section 9.6).
 """
@@ -12,9 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from functools import partial
+from typing import Protocol, cast
 
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpRequestParser, RawRequestMessage
@@ -28,6 +31,8 @@ __all__ = ["AgentConnection", "HeadTooLarge", "Limits", "Server"]
 PIPELINED = 32
 LINGER_S = 5.0
 HEAD_BYTES = 1 << 16
+_HEAD_END = b"\r\n\r\n"
+_UNKNOWN = -1
 
 
 class HeadTooLarge(Exception):
@@ -37,7 +42,7 @@ class HeadTooLarge(Exception):
 class Limits:
     """Bounds of a connection: a head's bytes and fields, and how long it may stay idle."""
 
-    __slots__ = ("field_bytes", "fields", "keepalive_s", "line_bytes", "stalled_s")
+    __slots__ = ("field_bytes", "fields", "keepalive_s", "line_bytes", "new_parser", "stalled_s")
 
     def __init__(self, *, line_bytes: int, field_bytes: int, fields: int, keepalive_s: float, stalled_s: float) -> None:
         self.line_bytes = line_bytes
@@ -45,6 +50,15 @@ class Limits:
         self.fields = fields
         self.keepalive_s = keepalive_s
         self.stalled_s = stalled_s
+        self.new_parser = partial(
+            HttpRequestParser,
+            payload_exception=UploadBroken,
+            auto_decompress=False,
+            max_line_size=line_bytes,
+            max_field_size=field_bytes,
+            max_headers=fields,
+            max_msg_queue_size=PIPELINED,
+        )
 
 
 class Server(Protocol):
@@ -54,8 +68,8 @@ class Server(Protocol):
     is_draining: bool
     connections: set[AgentConnection]
 
-    async def serve(self, request: IncomingRequest, connection: AgentConnection) -> bool:
-        """Answer a request; return whether the connection may serve another."""
+    async def serve(self, request: IncomingRequest, connection: AgentConnection) -> None:
+        """Answer a request, and call `served` in the end."""
 
     async def refuse_malformed(self, error: Exception, connection: AgentConnection) -> None:
         """Answer what is no request."""
@@ -74,6 +88,7 @@ class AgentConnection(BaseProtocol):
         "_is_closing",
         "_is_deaf",
         "_left_over",
+        "_missing",
         "_queue",
         "_request",
         "_server",
@@ -83,10 +98,10 @@ class AgentConnection(BaseProtocol):
     )
 
     def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop, self._new_parser(server.limits, loop))
+        super().__init__(loop)
         self._server = server
         self._alarm = Alarm(loop, self._ring)
-        self._queue: deque[tuple[RawRequestMessage, StreamReader] | Exception] = deque()
+        self._queue: list[tuple[RawRequestMessage, StreamReader] | Exception] = []
         self._task: asyncio.Task[None] | None = None
         self._request: IncomingRequest | None = None
         self._incoming: StreamReader | None = None
@@ -97,20 +112,8 @@ class AgentConnection(BaseProtocol):
         self._early: bytes | None = None
         self._head_bytes = 0
         self._unconsumed = 0
+        self._missing = _UNKNOWN
         self.peer = ""
-
-    def _new_parser(self, limits: Limits, loop: asyncio.AbstractEventLoop) -> HttpRequestParser:
-        return HttpRequestParser(
-            self,
-            loop,
-            READ_BYTES,
-            payload_exception=UploadBroken,
-            auto_decompress=False,
-            max_line_size=limits.line_bytes,
-            max_field_size=limits.field_bytes,
-            max_headers=limits.fields,
-            max_msg_queue_size=PIPELINED,
-        )
 
     @property
     def is_busy(self) -> bool:
@@ -136,7 +139,7 @@ class AgentConnection(BaseProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the transport."""
-        super().connection_made(transport)
+        self.transport = cast(asyncio.Transport, transport)  # Nagle's algorithm is off: event loops see to that
         address = transport.get_extra_info("peername")
         self.peer = str(address[0]) if isinstance(address, tuple) else ""
         self._server.connections.add(self)
@@ -144,14 +147,25 @@ class AgentConnection(BaseProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by the transport; with nothing by the stream of a body, to go on after a pause."""
-        parser = self._parser
         if self._early is not None:
             self._keep_early(data)
             return
-        if self._is_deaf or parser is None:
+        if self._is_deaf:
             return
+        parser, is_fresh = self._parser, False
+        if parser is None:
+            parser, is_fresh = self._server.limits.new_parser(self, self._loop, READ_BYTES), True
+            self._parser = parser
+        elif self._missing > 0:
+            self._missing -= len(data)
         try:
             messages, is_upgrade, tail = parser.feed_data(data)
+            if is_fresh and len(messages) == 1 and self._task is None and not is_upgrade:
+                message, content = messages[0]
+                if content.is_eof() and data.find(_HEAD_END) + 4 + content.total_bytes == len(data):
+                    self._parser = None  # exactly one request is what nearly always comes
+                    self._begin(message, content)
+                    return
             self._enqueue(messages)
             if (
                 is_upgrade
@@ -173,6 +187,10 @@ class AgentConnection(BaseProtocol):
             self._throw_away()
         elif self._task is None and self._queue:
             self._next()
+            if is_fresh and self._request is not None and (size := self._request.body_size) is not None:
+                self._missing = data.find(_HEAD_END) + 4 + size - len(data)
+        if not self._missing and ((incoming := self._incoming) is None or incoming.is_eof()):
+            self._parser, self._incoming, self._missing = None, None, _UNKNOWN
         if self._unconsumed >= PIPELINED and not self._buffer_paused:
             self._pause_reading_for_buffer()
 
@@ -187,7 +205,7 @@ class AgentConnection(BaseProtocol):
         super().connection_lost(exc)
         self._left_over = None
         request = self._request
-        if request is None or request.goes_on is None or not request.goes_on():
+        if request is None or not request.is_to_finish:
             self.cancel()
 
     def cut(self) -> None:
@@ -270,8 +288,9 @@ class AgentConnection(BaseProtocol):
         self._head_bytes = 0
         self._unconsumed += len(messages)
         self._queue.extend(messages)
-        message, self._incoming = messages[-1]
+        message, content = messages[-1]
         self._is_after_chunks = message.chunked
+        self._incoming = content if message.chunked or not content.is_eof() else None
 
     def _without_those_behind_chunks(
         self, messages: Sequence[tuple[RawRequestMessage, StreamReader]]
@@ -291,7 +310,7 @@ class AgentConnection(BaseProtocol):
         except Exception:
             is_clean = False
         if is_clean:
-            self._parser = self._new_parser(self._server.limits, self._loop)
+            self._parser = None
         else:
             self._is_deaf = True
 
@@ -317,13 +336,18 @@ class AgentConnection(BaseProtocol):
         incoming.set_exception(error)
         return True
 
-    def _next(self) -> None:
+    def _begin(self, message: RawRequestMessage, content: StreamReader) -> None:
         self._alarm.clear()
-        item = self._queue.popleft()
+        self._request = request = IncomingRequest(message, content, self)
+        self._task = self._loop.create_task(self._server.serve(request, self))
+
+    def _next(self) -> None:
+        item = self._queue.pop(0)
         if isinstance(item, Exception):
+            self._alarm.clear()
             self._task = self._loop.create_task(self._refuse(item))
             return
-        self._task = self._loop.create_task(self._serve(*item))
+        self._begin(*item)
         was_full = self._unconsumed >= PIPELINED
         self._unconsumed -= 1
         if self._parser is not None:
@@ -332,17 +356,6 @@ class AgentConnection(BaseProtocol):
                 self.data_received(b"")
         if self._buffer_paused and self._unconsumed < PIPELINED:
             self._resume_reading_for_buffer()
-
-    async def _serve(self, message: RawRequestMessage, content: StreamReader) -> None:
-        is_kept = False
-        try:
-            self._request = request = IncomingRequest(message, content, self)
-            is_kept = await self._server.serve(request, self)
-        except ConnectionError:
-            pass  # the agent has left
-        finally:
-            self._task = self._request = None
-            self._served(content, is_kept=is_kept)
 
     async def _refuse(self, error: Exception) -> None:
         try:
@@ -353,8 +366,10 @@ class AgentConnection(BaseProtocol):
             self._task = None
             self._close_with_care()
 
-    def _served(self, content: StreamReader, *, is_kept: bool) -> None:
-        transport = self.transport
+    def served(self, request: IncomingRequest, *, is_kept: bool) -> None:
+        """Called by the server: the request is answered, or broken off; `is_kept` if the connection may serve another."""
+        self._task = self._request = None
+        transport, content = self.transport, request.content
         if transport is None:
             self._server.connections.discard(self)
             return

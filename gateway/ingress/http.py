@@ -213,14 +213,11 @@ class HttpFront:
     def _accepted(self) -> AgentConnection:
         return AgentConnection(self, self._loop)
 
-    async def serve(self, request: IncomingRequest, connection: AgentConnection) -> bool:
-        """Answer a request; return whether the connection may serve another. For connections.
-
-        Raises:
-            ConnectionError: the agent has left, or the answer was broken off.
-        """
+    async def serve(self, request: IncomingRequest, connection: AgentConnection) -> None:
+        """Answer a request, and tell its connection when that is over. For connections: all that a request's task does."""
         self._in_flight += 1
         self._idle.clear()
+        is_kept = False
         try:
             response = self._refusal(request)
             if response is None:
@@ -232,11 +229,14 @@ class HttpFront:
                     response = self._refuse(
                         500, "The gateway has failed on this request. Nothing is known of its effect."
                     )
-            return await self._answered(request, connection, response)
+            is_kept = await self._answered(request, connection, response)
+        except ConnectionError:
+            pass  # the agent has left
         finally:
             self._in_flight -= 1
             if not self._in_flight:
                 self._idle.set()
+            connection.served(request, is_kept=is_kept)
 
     async def refuse_malformed(self, error: Exception, connection: AgentConnection) -> None:
         """Answer what is no request. For connections.

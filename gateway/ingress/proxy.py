@@ -475,7 +475,7 @@ class Proxy:
         """Run a write in the front's own task, which goes on without the agent once the intent is on its way."""
         task = request.task
         assert task is not None
-        request.goes_on = lambda: call.is_committed_to_send
+        request.write = call
         self._writes.add(task)
         try:
             return await self._pipeline(call)

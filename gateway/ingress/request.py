@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from aiohttp.http import HttpVersion11, RawRequestMessage
-from aiohttp.streams import StreamReader
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
+from gateway.core.call import Call
 from gateway.core.headers import first_values
 from gateway.core.message import Body, BytesBody, Headers
 from gateway.core.tokens import Entry
@@ -46,22 +47,22 @@ class IncomingRequest:
         method: as the agent wrote it.
         target: the raw request target.
         headers: raw fields in order, hop-by-hop ones included.
+        content: what the parser puts the body into; let go of once all of it was taken out.
         fields: the first value of each field, by its name in lower case.
         has_body: whether the request declares one, be it empty (`Content-Length: 0`).
         token: the entry of the token that came with it, once `ingress/caller.py` has looked.
         wants_websocket: it asks for one; what comes behind it is then not read as HTTP.
         is_welcome: whether what proved the caller still does; for what outlives its request.
-        goes_on: whether the handler is to finish though the agent has left; without one it is cancelled then.
+        write: the write that it turned out to be, which is finished though the agent has left once it is on its way.
     """
 
     __slots__ = (
         "_body_size",
         "_connection",
-        "_content",
         "_is_continue_due",
         "_was_continued",
+        "content",
         "fields",
-        "goes_on",
         "has_body",
         "headers",
         "is_kept_alive",
@@ -71,11 +72,12 @@ class IncomingRequest:
         "token",
         "version",
         "wants_websocket",
+        "write",
     )
 
     def __init__(self, message: RawRequestMessage, content: StreamReader, connection: AgentConnection) -> None:
         self._connection = connection
-        self._content = content
+        self.content = content
         self.method: str = message.method
         self.target: bytes = message.path.encode("utf-8", "surrogateescape")
         self.headers: Headers = message.raw_headers
@@ -89,7 +91,7 @@ class IncomingRequest:
         self._is_continue_due = b"expect" in self.fields and message.version == HttpVersion11
         self._was_continued = False
         self.token: Entry | None = None
-        self.goes_on: Callable[[], bool] | None = None
+        self.write: Call | None = None
         self.is_welcome: Callable[[], bool] = _is_welcome
 
     def field(self, name: bytes) -> bytes | None:
@@ -100,6 +102,11 @@ class IncomingRequest:
         """Have the rest of the gateway see other fields."""
         self.headers = headers
         self.fields = first_values(headers)
+
+    @property
+    def is_to_finish(self) -> bool:
+        """Whether the handler is to finish though the agent has left; else it is cancelled then."""
+        return self.write is not None and self.write.is_committed_to_send
 
     @property
     def proven_agent(self) -> str | None:
@@ -142,10 +149,10 @@ class IncomingRequest:
         """
         if self._body_size is not None and self._body_size > max_bytes:
             raise TooLarge(max_bytes)
-        content = self._content
+        content = self.content
         if content.is_eof() and content.exception() is None and content.total_bytes <= READ_BYTES:
             self._was_continued = True  # all of it is here: nobody waits to be told to go on
-            data = content.read_nowait()
+            data, self.content = content.read_nowait(), EMPTY_PAYLOAD
             if len(data) > max_bytes:
                 raise TooLarge(max_bytes)
             return BytesBody(data)
@@ -156,7 +163,7 @@ class IncomingRequest:
         return _Upload(self)
 
     async def _pieces(self) -> AsyncIterator[bytes]:
-        content, stalled_s = self._content, self._connection.stalled_s
+        content, stalled_s = self.content, self._connection.stalled_s
         if self.is_waiting_for_continue:
             self._was_continued = True
             if not content.total_bytes and (transport := self._connection.transport) is not None:
