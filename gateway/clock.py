@@ -6,14 +6,16 @@ Stages and workers take a `Clock`; tests and the storm lab hand them one that th
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import secrets
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from heapq import heapify, heappop, heappush
+from typing import Any, Protocol
 
-__all__ = ["Alarm", "Clock", "SystemClock", "settled", "shielded", "wait_until"]
+__all__ = ["Alarm", "Alarms", "Clock", "SystemClock", "settled", "shielded", "wait_until"]
 
 # Event loops count in whole milliseconds or better and may fire a hair early.
 _TICK_S = 0.002
@@ -126,53 +128,110 @@ def _pass_on(outer: asyncio.Future[None], inner: asyncio.Future[None]) -> None:
 class Alarm:
     """A time bound that moves with every message: moving it is an assignment, not a timer.
 
-    One timer of the event loop is kept for all bounds that follow each other. It is left where it is while the bound only
-    moves away, and looks again when it fires, so a busy connection makes about one timer per bound instead of one per call.
+    One place among the `Alarms` is kept for all bounds that follow each other. It is left where it is while the bound only
+    moves away, and looks again when its time comes, so a busy connection takes about one per bound instead of one per call.
 
     Args:
-        loop: the running loop.
+        alarms: those that it belongs to.
         ring: called, once, when the bound has passed.
     """
 
-    __slots__ = ("_at", "_due", "_handle", "_loop", "_ring")
+    __slots__ = ("_alarms", "_due", "_place", "_ring")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], object]) -> None:
-        self._loop = loop
+    def __init__(self, alarms: Alarms, ring: Callable[[], object]) -> None:
+        self._alarms = alarms
         self._ring = ring
         self._due: float | None = None
-        self._at = 0.0
-        self._handle: asyncio.TimerHandle | None = None
+        self._place: _Place | None = None
 
     def set(self, due: float) -> None:
         """Ring at `due`, on the loop's own clock, instead of when it was set to ring before."""
         self._due = due
-        if self._handle is None:
-            self._start(due)
-        elif due < self._at:
-            self._handle.cancel()
-            self._start(due)
+        place = self._place
+        if place is None:
+            self._place = self._alarms.add(due, self)
+        elif due < place[0]:
+            self._alarms.remove(place)
+            self._place = self._alarms.add(due, self)
 
     def clear(self) -> None:
-        """Do not ring. The timer may stay, and does nothing when it fires."""
+        """Do not ring. The place may stay, and nothing happens when its time comes."""
         self._due = None
 
     def stop(self) -> None:
-        """Do not ring, and take the timer away. May be repeated."""
+        """Do not ring, and give the place up. May be repeated."""
         self._due = None
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
+        if self._place is not None:
+            self._alarms.remove(self._place)
+            self._place = None
 
-    def _start(self, due: float) -> None:
-        self._at = due
-        self._handle = self._loop.call_at(due, self._fire)
-
-    def _fire(self) -> None:
-        self._handle = None
-        if self._due is None:
+    def look(self, now: float) -> None:
+        """Ring if the bound has passed, else take a new place. For `Alarms`: its time has come, and the place is gone."""
+        self._place, due = None, self._due
+        if due is None:
             return
-        if self._loop.time() < self._due - _TICK_S:
-            self._start(self._due)
+        if now < due - _TICK_S:
+            self._place = self._alarms.add(due, self)
             return
         self._due = None
         self._ring()
+
+
+_Place = list[Any]
+"""[when, number, alarm]; None in place of the alarm once it was given up. The number keeps alarms from being compared."""
+
+
+class Alarms:
+    """The time bounds of many on one timer of the event loop: timers of their own would take four times the memory.
+
+    A heap by time. Places that were given up are cleared out when they are the most.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._places: list[_Place] = []
+        self._numbers = itertools.count()
+        self._given_up = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._places) - self._given_up
+
+    def add(self, when: float, alarm: Alarm) -> _Place:
+        """Return a new place: `alarm` looks at `when`."""
+        place: _Place = [when, next(self._numbers), alarm]
+        heappush(self._places, place)
+        if self._places[0] is place:
+            self._start(when)
+        return place
+
+    def remove(self, place: _Place) -> None:
+        """Give a place up."""
+        place[2] = None
+        self._given_up += 1
+        if self._given_up > _GIVEN_UP_KEPT and self._given_up * 2 > len(self._places):
+            self._places = [one for one in self._places if one[2] is not None]
+            heapify(self._places)
+            self._given_up = 0
+
+    def _start(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._fire)
+
+    def _fire(self) -> None:
+        self._timer, now = None, self._loop.time()
+        while self._places and self._places[0][0] <= now + _TICK_S:
+            alarm: Alarm | None = heappop(self._places)[2]
+            if alarm is None:
+                self._given_up -= 1
+                continue
+            try:
+                alarm.look(now)
+            except Exception as error:
+                self._loop.call_exception_handler({"message": "what an alarm rang for has failed", "exception": error})
+        if self._timer is None and self._places:
+            self._start(self._places[0][0])
+
+
+_GIVEN_UP_KEPT = 64

@@ -79,7 +79,7 @@ class _Tool:
     def __init__(self, egress: DirectEgress, name: str, quiet: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
         pool = egress._routes[name].pool
-        self._connection = Connection(self._loop, pool._forget)
+        self._connection = Connection(self._loop, pool._alarms, pool._forget)
         self._connection.connection_made(_Transport(self._answer, quiet))
         pool._idle[self._connection] = None
 

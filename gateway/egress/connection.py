@@ -26,7 +26,7 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpResponseParser, RawResponseMessage
 from aiohttp.streams import StreamReader
 
-from gateway.clock import Alarm
+from gateway.clock import Alarm, Alarms
 from gateway.core.message import Body, BytesBody
 from gateway.egress import Timings
 
@@ -158,9 +158,11 @@ class Connection(BaseProtocol):
 
     __slots__ = ("_alarm", "_early", "_exchange", "_is_spent", "_on_idle_end", "_poll")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_idle_end: Callable[[Connection], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, alarms: Alarms, on_idle_end: Callable[[Connection], None]
+    ) -> None:
         super().__init__(loop)
-        self._alarm = Alarm(loop, self._ring)
+        self._alarm = Alarm(alarms, self._ring)
         self._early: bytes | None = None
         self._exchange: Exchange | None = None
         self._is_spent = False

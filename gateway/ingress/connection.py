@@ -23,7 +23,7 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpRequestParser, RawRequestMessage
 from aiohttp.streams import StreamReader
 
-from gateway.clock import Alarm
+from gateway.clock import Alarm, Alarms
 from gateway.ingress.request import READ_BYTES, IncomingRequest, UploadBroken, asks_for_websocket
 
 __all__ = ["AgentConnection", "HeadTooLarge", "Limits", "Server"]
@@ -65,6 +65,7 @@ class Server(Protocol):
     """What a connection asks of the front."""
 
     limits: Limits
+    alarms: Alarms
     is_draining: bool
     connections: set[AgentConnection]
 
@@ -100,7 +101,7 @@ class AgentConnection(BaseProtocol):
     def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self._server = server
-        self._alarm = Alarm(loop, self._ring)
+        self._alarm = Alarm(server.alarms, self._ring)
         self._queue: list[tuple[RawRequestMessage, StreamReader] | Exception] = []
         self._task: asyncio.Task[None] | None = None
         self._request: IncomingRequest | None = None

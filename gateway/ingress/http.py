@@ -33,6 +33,7 @@ from weakref import WeakKeyDictionary
 from aiohttp.http import HttpVersion, HttpVersion10, HttpVersion11
 from aiohttp.http_exceptions import BadStatusLine, HttpProcessingError, LineTooLong
 
+from gateway.clock import Alarms
 from gateway.core.framing import Framing, frame_answer
 from gateway.core.headers import field_lines
 from gateway.core.message import Body, BytesBody, Headers
@@ -122,6 +123,7 @@ class HttpFront:
         self.connections: set[AgentConnection] = set()
         self._handlers: WeakKeyDictionary[AgentConnection, Handler] | None = None
         self._loop = asyncio.get_running_loop()
+        self.alarms = Alarms(self._loop)
         self._listener: asyncio.Server | None = None
         self._socket: Path | None = None
         self._in_flight = 0
@@ -257,7 +259,7 @@ class HttpFront:
             if request.version == HttpVersion(0, 9):
                 return self._closing(400, "The request line names no version of HTTP.")
             return self._closing(505, _VERSIONS)
-        host = request.field(b"host")
+        host = request.fields.get(b"host")
         if host is not None and not _HOST.fullmatch(host):
             return self._closing(400, "The Host field names no host.")
         if request.body_size is None:

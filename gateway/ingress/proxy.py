@@ -167,7 +167,7 @@ class Proxy:
 
     async def _carry(self, request: IncomingRequest) -> OutgoingResponse:
         """Carry a call, if it is one that can be carried."""
-        passed = request.field(b"via")
+        passed = request.fields.get(b"via")
         if passed is not None:
             passed = b", ".join([value for name, value in request.headers if name.lower() == b"via"])
         wrong = unfit(
@@ -350,7 +350,7 @@ class Proxy:
         key = self._caller_key(request, tool)
         if isinstance(key, Refusal):
             return key
-        budget = budget_of(request.field(b"seawall-budget"), named[0])
+        budget = budget_of(field(b"seawall-budget"), named[0])
         if isinstance(budget, Refusal):
             return budget
         now = self._clock.now()
@@ -437,7 +437,7 @@ class Proxy:
                 retry_after_ms=5000,
             )
         call.request.body = body if body.size or request.has_body else None
-        kind = (request.field(b"content-type") or b"").decode("latin-1")
+        kind = request.fields.get(b"content-type", b"").decode("latin-1")
         target = call.request.target.decode("ascii")
         data = await _digestible(body)
         operation = f"{call.tool.name}.{call.operation.name}"

@@ -9,6 +9,7 @@ from itertools import pairwise
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gateway.clock import Alarms
 from gateway.egress.connection import Connection, Exchange, ExchangeError, Garbled
 from tests.tools import LONG
 
@@ -51,7 +52,7 @@ async def result(data: bytes, cuts: list[int], *, is_head: bool = False) -> tupl
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair()
     try:
-        connection, exchange = Connection(loop, lambda _: None), Exchange(loop, LONG, is_bounded=True)
+        connection, exchange = Connection(loop, Alarms(loop), lambda _: None), Exchange(loop, LONG, is_bounded=True)
         connection.connection_made(Pipe(ours))
         connection.begin(exchange, b"GET / HTTP/1.1\r\n\r\n", None, is_head=is_head)
         edges = [0, *sorted({cut for cut in cuts if cut < len(data)}), len(data)]
