@@ -28,7 +28,7 @@ Left out: the entropy of the tokens in the model's draft, which a gateway does n
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -168,7 +168,8 @@ class _State:
 class _Orbit:
     """The states of one source; of each period, how many in a row equal those one period before, and how many must."""
 
-    states: deque[_State]
+    states: list[_State]
+    limit: int
     rows: list[int]
     needed: list[int]
     has_rows: bool = False
@@ -181,8 +182,8 @@ class _Orbit:
     def append(self, state: _State) -> None:
         """Keep one more, and forget the oldest where there is no more room."""
         values = self._values
-        if len(self.states) == self.states.maxlen:
-            oldest = self.states[0].value
+        if len(self.states) >= self.limit:
+            oldest = self.states.pop(0).value
             if values[oldest] == 1:
                 del values[oldest]
             else:
@@ -231,7 +232,7 @@ class Watchdog:
         self.since = 0
         self._is_gentle = is_gentle
         self._seen: OrderedDict[Hashable, _Seen] = OrderedDict()
-        self._recent: deque[Hashable] = deque(maxlen=settings.window)
+        self._recent: list[Hashable] = []  # an empty deque takes as much as a hundred of them
         self._counts: dict[Hashable, int] = {}
         self._sum = 0.0
         self._logs = _logs(settings.window)
@@ -376,8 +377,7 @@ class Watchdog:
         period = self.settings.period
         if orbit is None:
             needed = [max(distance * laps, self.settings.returns) for distance in range(period + 1)]
-            states: deque[_State] = deque(maxlen=(laps + 1) * period + 1)
-            orbit = self._orbits[source] = _Orbit(states, [0] * (period + 1), needed)
+            orbit = self._orbits[source] = _Orbit([], (laps + 1) * period + 1, [0] * (period + 1), needed)
             if len(self._orbits) > SOURCES:
                 self._orbits.popitem(last=False)
         states, rows, needed, found = orbit.states, orbit.rows, orbit.needed, 0
@@ -458,8 +458,8 @@ class Watchdog:
 
     def _note_entropy(self, action: Hashable) -> None:
         counts, logs = self._counts, self._logs
-        if len(self._recent) == self._recent.maxlen:
-            oldest = self._recent[0]
+        if len(self._recent) >= self.settings.window:
+            oldest = self._recent.pop(0)
             count = counts[oldest]
             self._sum += logs[count - 1] - logs[count]
             if count == 1:
