@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 import secrets
 import time
-from collections.abc import Callable
 from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Any, Protocol
@@ -125,6 +125,13 @@ def _pass_on(outer: asyncio.Future[None], inner: asyncio.Future[None]) -> None:
         outer.set_result(None)
 
 
+class Ringing(Protocol):
+    """What is told that a bound has passed."""
+
+    def ring(self) -> None:
+        """Do what is due then."""
+
+
 class Alarm:
     """A time bound that moves with every message: moving it is an assignment, not a timer.
 
@@ -133,26 +140,23 @@ class Alarm:
 
     Args:
         alarms: those that it belongs to.
-        ring: called, once, when the bound has passed.
+        owner: its `ring` is called, once, when the bound has passed.
     """
 
-    __slots__ = ("_alarms", "_due", "_place", "_ring")
+    __slots__ = ("_alarms", "_at", "_due", "_owner", "_place")
 
-    def __init__(self, alarms: Alarms, ring: Callable[[], object]) -> None:
+    def __init__(self, alarms: Alarms, owner: Ringing) -> None:
         self._alarms = alarms
-        self._ring = ring
+        self._owner = owner
         self._due: float | None = None
+        self._at = math.inf
         self._place: _Place | None = None
 
     def set(self, due: float) -> None:
         """Ring at `due`, on the loop's own clock, instead of when it was set to ring before."""
         self._due = due
-        place = self._place
-        if place is None:
-            self._place = self._alarms.add(due, self)
-        elif due < place[0]:
-            self._alarms.remove(place)
-            self._place = self._alarms.add(due, self)
+        if due < self._at:
+            self._take_place(due)
 
     def clear(self) -> None:
         """Do not ring. The place may stay, and nothing happens when its time comes."""
@@ -161,20 +165,27 @@ class Alarm:
     def stop(self) -> None:
         """Do not ring, and give the place up. May be repeated."""
         self._due = None
-        if self._place is not None:
-            self._alarms.remove(self._place)
-            self._place = None
+        self._give_up_place()
 
     def look(self, now: float) -> None:
         """Ring if the bound has passed, else take a new place. For `Alarms`: its time has come, and the place is gone."""
-        self._place, due = None, self._due
+        self._place, self._at, due = None, math.inf, self._due
         if due is None:
             return
         if now < due - _TICK_S:
-            self._place = self._alarms.add(due, self)
+            self._take_place(due)
             return
         self._due = None
-        self._ring()
+        self._owner.ring()
+
+    def _take_place(self, at: float) -> None:
+        self._give_up_place()
+        self._place, self._at = self._alarms.add(at, self), at
+
+    def _give_up_place(self) -> None:
+        if self._place is not None:
+            self._alarms.remove(self._place)
+            self._place, self._at = None, math.inf
 
 
 _Place = list[Any]

@@ -71,10 +71,20 @@ async def test_the_fake_clock_tells_when_nobody_could_ever_wake_the_waiter() -> 
         await FakeClock().finish(asyncio.get_running_loop().create_future())
 
 
+class Bell:
+    """Does something when it is rung."""
+
+    def __init__(self, heard: Callable[[], object]) -> None:
+        self._heard = heard
+
+    def ring(self) -> None:
+        self._heard()
+
+
 async def test_an_alarm_rings_once_when_its_latest_bound_has_passed() -> None:
     loop, rung = asyncio.get_running_loop(), asyncio.Event()
     times: list[float] = []
-    alarm = Alarm(Alarms(loop), lambda: (times.append(loop.time()), rung.set()))
+    alarm = Alarm(Alarms(loop), Bell(lambda: (times.append(loop.time()), rung.set())))
     due = loop.time() + 0.06
     alarm.set(loop.time() + 0.02)
     alarm.set(due)
@@ -85,7 +95,7 @@ async def test_an_alarm_rings_once_when_its_latest_bound_has_passed() -> None:
 
 async def test_an_alarm_can_be_moved_nearer_cleared_and_stopped() -> None:
     loop, rung = asyncio.get_running_loop(), asyncio.Event()
-    alarm = Alarm(Alarms(loop), rung.set)
+    alarm = Alarm(Alarms(loop), Bell(rung.set))
     alarm.set(loop.time() + 3600)
     alarm.set(loop.time() + 0.01)
     await rung.wait()
@@ -127,7 +137,7 @@ class Timers:
 def test_many_alarms_share_one_timer_and_each_rings_in_its_time() -> None:
     timers, rung = Timers(), list[int]()
     alarms = Alarms(cast(Any, timers))
-    many = [Alarm(alarms, partial(rung.append, number)) for number in range(5)]
+    many = [Alarm(alarms, Bell(partial(rung.append, number))) for number in range(5)]
     for number, alarm in enumerate(many):
         alarm.set(10.0 - number)
     many[2].set(20.0)
@@ -148,8 +158,8 @@ def test_many_alarms_share_one_timer_and_each_rings_in_its_time() -> None:
 def test_an_alarm_that_fails_is_told_and_keeps_no_other_from_ringing() -> None:
     timers, rung = Timers(), list[int]()
     alarms = Alarms(cast(Any, timers))
-    Alarm(alarms, lambda: 1 / 0).set(1.0)
-    Alarm(alarms, partial(rung.append, 1)).set(1.0)
+    Alarm(alarms, Bell(lambda: 1 / 0)).set(1.0)
+    Alarm(alarms, Bell(partial(rung.append, 1))).set(1.0)
     timers.turn(1.0)
     assert rung == [1]
     assert isinstance(timers.failed[0], ZeroDivisionError)
@@ -159,10 +169,10 @@ def test_places_that_were_given_up_are_cleared_out() -> None:
     """Connections come and go faster than their bounds pass: what is gone may not pile up until then."""
     timers = Timers()
     alarms = Alarms(cast(Any, timers))
-    kept = Alarm(alarms, lambda: None)
+    kept = Alarm(alarms, Bell(lambda: None))
     kept.set(50.0)
     for _ in range(10_000):
-        gone = Alarm(alarms, lambda: None)
+        gone = Alarm(alarms, Bell(lambda: None))
         gone.set(75.0)
         gone.stop()
     assert len(alarms) == 1

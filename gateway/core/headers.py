@@ -17,7 +17,7 @@ Source: RFC 9110 sections 5.3, 5.5, 7.6.1; RFC 9112 sections 2.2, 3.2, 5, 6, 11.
 from __future__ import annotations
 
 import binascii
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import compress
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -40,6 +40,7 @@ __all__ = [
     "replace_fields",
     "request_fields",
     "request_head",
+    "with_shared_names",
 ]
 
 HOP_BY_HOP = frozenset(
@@ -186,17 +187,27 @@ def first_values(headers: Headers) -> dict[bytes, bytes]:
     return dict(zip(map(_lowered, map(_NAME, fields)), map(_VALUE, fields), strict=True))
 
 
-class _Lowered(dict[bytes, bytes]):
-    """Names in lower case as they were spelt, so that requests share them."""
+def with_shared_names(headers: Headers) -> Headers:
+    """Return equal fields that share their names with those of other messages, where these are spelt the same."""
+    return tuple(zip(map(_shared, map(_NAME, headers)), map(_VALUE, headers), strict=True))
+
+
+class _Names(dict[bytes, bytes]):
+    """Names by how they were spelt, made where they are asked for the first time; within bounds."""
+
+    def __init__(self, make: Callable[[bytes], bytes]) -> None:
+        super().__init__()
+        self._make = make
 
     def __missing__(self, spelt: bytes) -> bytes:
-        lower = spelt.lower()
+        name = self._make(spelt)
         if len(self) < _SPELLINGS and len(spelt) <= _SPELLING_BYTES:
-            self[spelt] = lower
-        return lower
+            self[spelt] = name
+        return name
 
 
-_lowered = _Lowered().__getitem__
+_lowered = _Names(bytes.lower).__getitem__
+_shared = _Names(bytes).__getitem__
 
 
 def protected_option(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:

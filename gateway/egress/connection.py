@@ -144,6 +144,7 @@ class Exchange:
 
 _new_parser = partial(
     HttpResponseParser,
+    limit=READ_BYTES,
     payload_exception=Garbled,
     read_until_eof=True,
     auto_decompress=False,
@@ -162,12 +163,16 @@ class Connection(BaseProtocol):
         self, loop: asyncio.AbstractEventLoop, alarms: Alarms, on_idle_end: Callable[[Connection], None]
     ) -> None:
         super().__init__(loop)
-        self._alarm = Alarm(alarms, self._ring)
+        self._alarm = Alarm(alarms, self)
         self._early: bytes | None = None
         self._exchange: Exchange | None = None
         self._is_spent = False
         self._on_idle_end = on_idle_end
         self._poll: select.poll | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the transport."""
+        self.transport = cast(asyncio.Transport, transport)  # Nagle's algorithm is off: event loops see to that
 
     @property
     def is_usable(self) -> bool:
@@ -176,14 +181,17 @@ class Connection(BaseProtocol):
         Between the arrival of bytes and the loop's next turn only the kernel knows of them, so it is asked
         (aio-libs/aiohttp#13656).
         """
-        transport = self.transport
-        if transport is None or not self.is_open:
+        if not self.is_open:
             return False
-        poll = self._poll
-        if poll is None:  # made for those that are kept, not for all that are open
-            poll = self._poll = select.poll()
-            poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        poll = self._poll or self._watched()
         return not poll.poll(0)
+
+    def _watched(self) -> select.poll:
+        """Make what the kernel is asked with; only connections that are kept have one."""
+        assert self.transport is not None
+        poll = self._poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return poll
 
     @property
     def is_open(self) -> bool:
@@ -256,9 +264,7 @@ class Connection(BaseProtocol):
                 self._stray()
             return
         if parser is None:
-            parser = self._parser = _new_parser(
-                self, self._loop, READ_BYTES, response_with_body=not exchange.is_bodiless
-            )
+            parser = self._parser = _new_parser(self, self._loop, response_with_body=not exchange.is_bodiless)
         try:
             messages, is_switched, tail = parser.feed_data(data)
         except Exception as error:
@@ -362,7 +368,8 @@ class Connection(BaseProtocol):
         due = self._loop.time() + exchange.timings.idle_s
         self._alarm.set(min(due, exchange.total_at) if exchange.is_bounded else due)
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
+        """Called by the alarm: a bound has passed."""
         exchange = self._exchange
         if exchange is None:
             self.abort()

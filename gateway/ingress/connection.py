@@ -52,6 +52,7 @@ class Limits:
         self.stalled_s = stalled_s
         self.new_parser = partial(
             HttpRequestParser,
+            limit=READ_BYTES,
             payload_exception=UploadBroken,
             auto_decompress=False,
             max_line_size=line_bytes,
@@ -101,8 +102,8 @@ class AgentConnection(BaseProtocol):
     def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self._server = server
-        self._alarm = Alarm(server.alarms, self._ring)
-        self._queue: list[tuple[RawRequestMessage, StreamReader] | Exception] = []
+        self._alarm = Alarm(server.alarms, self)
+        self._queue: tuple[tuple[RawRequestMessage, StreamReader] | Exception, ...] = ()
         self._task: asyncio.Task[None] | None = None
         self._request: IncomingRequest | None = None
         self._incoming: StreamReader | None = None
@@ -155,7 +156,7 @@ class AgentConnection(BaseProtocol):
             return
         parser, is_fresh = self._parser, False
         if parser is None:
-            parser, is_fresh = self._server.limits.new_parser(self, self._loop, READ_BYTES), True
+            parser, is_fresh = self._server.limits.new_parser(self, self._loop), True
             self._parser = parser
         elif self._missing > 0:
             self._missing -= len(data)
@@ -201,7 +202,7 @@ class AgentConnection(BaseProtocol):
         self._server.connections.discard(self)
         self._is_deaf = True
         self._fail_body(ConnectionResetError("the agent has left"))
-        self._queue.clear()
+        self._queue = ()
         self._parser = None
         super().connection_lost(exc)
         self._left_over = None
@@ -273,7 +274,8 @@ class AgentConnection(BaseProtocol):
         self._resume_transport_reading()
         self._alarm.set(self._loop.time() + LINGER_S)
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
+        """Called by the alarm: a bound has passed."""
         self.abort() if self._is_closing or self._left_over is not None else self.close()
 
     # --- requests
@@ -288,7 +290,7 @@ class AgentConnection(BaseProtocol):
             messages = self._without_those_behind_chunks(messages)
         self._head_bytes = 0
         self._unconsumed += len(messages)
-        self._queue.extend(messages)
+        self._queue += tuple(messages)
         message, content = messages[-1]
         self._is_after_chunks = message.chunked
         self._incoming = content if message.chunked or not content.is_eof() else None
@@ -327,7 +329,7 @@ class AgentConnection(BaseProtocol):
         """What came is no request, or no body: nothing after it can be read."""
         self._is_deaf = True
         if not self._fail_body(UploadBroken("malformed")):
-            self._queue.append(error)
+            self._queue += (error,)
 
     def _fail_body(self, error: Exception) -> bool:
         """Tell whoever reads the body that is under way; return whether there is one."""
@@ -343,7 +345,7 @@ class AgentConnection(BaseProtocol):
         self._task = self._loop.create_task(self._server.serve(request, self))
 
     def _next(self) -> None:
-        item = self._queue.pop(0)
+        item, self._queue = self._queue[0], self._queue[1:]
         if isinstance(item, Exception):
             self._alarm.clear()
             self._task = self._loop.create_task(self._refuse(item))

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from aiohttp.http import HttpVersion11, RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from gateway.core.call import Call
-from gateway.core.headers import first_values
+from gateway.core.headers import first_values, with_shared_names
 from gateway.core.message import Body, BytesBody, Headers
 from gateway.core.tokens import Entry
 from gateway.core.websocket import is_websocket
@@ -38,6 +38,16 @@ def asks_for_websocket(message: RawRequestMessage) -> bool:
 
 def _is_welcome() -> bool:
     return True
+
+
+class _LetGo(dict[bytes, bytes]):
+    """In place of the fields of a request that were let go of: it does not say that there are none."""
+
+    def get(self, name: bytes, default: object = None) -> NoReturn:
+        raise RuntimeError(f"the field {name!r} is looked up after the request's fields were let go of")
+
+
+_LET_GO = _LetGo()
 
 
 class IncomingRequest:
@@ -80,15 +90,15 @@ class IncomingRequest:
         self.content = content
         self.method: str = message.method
         self.target: bytes = message.path.encode("utf-8", "surrogateescape")
-        self.headers: Headers = message.raw_headers
+        self.headers: Headers = with_shared_names(message.raw_headers)
         self.version = message.version
         self.wants_websocket = message.upgrade and asks_for_websocket(message)
         self.is_kept_alive = not message.should_close and message.method != "CONNECT" and not self.wants_websocket
-        self.fields = first_values(message.raw_headers)
-        length = self.fields.get(b"content-length")
+        self.fields = fields = first_values(message.raw_headers)
+        length = fields.get(b"content-length")
         self._body_size = None if message.chunked else int(length or 0)
         self.has_body = message.chunked or length is not None
-        self._is_continue_due = b"expect" in self.fields and message.version == HttpVersion11
+        self._is_continue_due = b"expect" in fields and message.version == HttpVersion11
         self._was_continued = False
         self.token: Entry | None = None
         self.write: Call | None = None
@@ -97,6 +107,10 @@ class IncomingRequest:
     def field(self, name: bytes) -> bytes | None:
         """Return the first field of that name (given in lower case), or None."""
         return self.fields.get(name)
+
+    def let_go(self) -> None:
+        """Nobody looks a field up any more: the call is made, and may wait for long."""
+        self.fields = _LET_GO
 
     def replace_headers(self, headers: Headers) -> None:
         """Have the rest of the gateway see other fields."""

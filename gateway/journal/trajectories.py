@@ -167,6 +167,11 @@ class Run:
             self._watchers += (future,)
         return future
 
+    def opened(self, first: asyncio.Future[None]) -> None:
+        """Called once its first records are on disk, or failed: what is written down need not be known here."""
+        if not first.cancelled() and first.exception() is None:
+            self.opening = None
+
     def notify(self) -> None:
         """Wake who waits for a change."""
         if not self._watchers:
@@ -471,13 +476,13 @@ class Trajectories:
             else:
                 # What the envelope says: the step that it is about, and where that goes.
                 entries.append(Entry(kind, at, data, f"{state.id}/{step.number}", f"{step.tool}.{step.operation}"))
-        future = self._append(
-            run, before, entries, is_lazy=lazy, claims=claims, is_owed=isinstance(records[-1], _OWED)
-        )
+        future = self._append(run, before, entries, is_lazy=lazy, claims=claims, is_owed=isinstance(records[-1], _OWED))
         if state.in_doubt or state.id in self._doubtful:
             self._note_doubt(state)
         if state.phase is not phase or before == 0 or state.is_open is not was_open:
             self._telemetry.trajectory_changed(state.id, state.phase.value, state.reason)
+            if before == 0:
+                future.add_done_callback(run.opened)
             if state.phase is not phase:
                 self.on_phase(state.id, state.phase)
             if state.is_open:

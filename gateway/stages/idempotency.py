@@ -34,7 +34,7 @@ from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Su
 from gateway.core.records import StepCommitted, decode
 from gateway.core.saga import Open
 from gateway.core.settle import still_working_s, why_not_resent
-from gateway.core.sparse import excluding, including
+from gateway.core.sparse import NOTHING, excluding, including
 from gateway.core.trajectory import Step, StepState
 from gateway.journal import Journal, JournalCorrupt, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
@@ -42,7 +42,8 @@ from gateway.stages.outbox import staged_answer
 
 __all__ = ["IdempotencyStage"]
 
-FlightKey = tuple[str, str]
+FlightKey = tuple[str, str | bytes]
+"""The run, and the digest of the agent's own key or of the action."""
 
 
 class _Flight:
@@ -128,7 +129,7 @@ class IdempotencyStage:
                 run, recalled = found
             call.trajectory = run.state.id
             run.touched_s = self._clock.now()
-            flight_key = (run.state.id, caller or action)
+            flight_key = (run.state.id, caller or call.action)
             flight = self._flights.get(flight_key)
             if flight is None and joined is not None and isinstance(recalled, New):
                 # Its answer reached another caller while this one was waiting for the same step.
@@ -147,7 +148,7 @@ class IdempotencyStage:
         step = None if run is None else run.state.steps.get(number)
         if run is None or step is None or step.state is not StepState.IN_DOUBT:
             return _conflict(call, step)
-        flight_key = (run.state.id, step.caller or step.action)
+        flight_key = (run.state.id, step.caller or call.action)
         flight = self._flights.get(flight_key)
         if flight is None:
             return await self._act(call, proceed, run, Doubtful(step), flight_key)
@@ -166,7 +167,7 @@ class IdempotencyStage:
                 opening = Open(
                     agent=call.agent,
                     is_implicit=not call.is_run_named,
-                    budget={} if call.budget is None else dict(call.budget),
+                    budget=NOTHING if call.budget is None else dict(call.budget),
                 )
                 run = await self._trajectories.named(call.trajectory, opening)
             if isinstance(run, Run) and call.is_agent_proven and run.state.agent != call.agent:
