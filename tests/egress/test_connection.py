@@ -118,3 +118,22 @@ def test_rubbish_in_the_same_piece_as_an_answer_makes_both_worthless() -> None:
 
 def test_a_switch_of_protocols_is_an_answer_that_the_egress_refuses() -> None:
     assert asyncio.run(result(b"HTTP/1.1 101 X\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", []))[0] == 101
+
+
+async def test_there_is_a_parser_only_while_an_answer_comes() -> None:
+    """A call may wait for long, and a kept connection for longer."""
+    loop = asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        connection, exchange = Connection(loop, Alarms(loop), lambda _: None), Exchange(loop, LONG, is_bounded=True)
+        connection.connection_made(Pipe(ours))
+        connection.begin(exchange, b"GET / HTTP/1.1\r\n\r\n", None, is_head=False)
+        assert connection._parser is None
+        connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\na")
+        assert connection._parser is not None
+        connection.data_received(b"bc")
+        assert exchange.has_ended()
+        assert connection.finish()
+        assert connection._parser is None
+        assert connection.is_usable
+        connection.abort()

@@ -87,6 +87,23 @@ async def test_the_opening_is_written_with_the_first_step_in_one_append() -> Non
     assert append.expected == 0
 
 
+async def test_outcomes_are_owed_and_intents_are_not() -> None:
+    """A full queue refuses what has not been sent yet, and takes what has become of everything else."""
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    run = a_run(runs.current("ann"))
+    await do(runs, run, begin(), Complete(step=1, reply=OK), begin("a2"), Doubt(step=2, fault="timeout", detail="late"))
+    assert [append.is_owed for append in journal.appends] == [False, True, False, True]
+
+
+async def test_what_opened_a_run_is_kept_until_that_is_on_disk() -> None:
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    await do(runs, run, begin())
+    assert run.opening is None
+
+
 async def test_an_implicit_run_is_followed_by_another_after_its_pivot_and_after_enough_steps() -> None:
     runs = trajectories(MemoryJournal(), implicit_steps=2)
     first = a_run(runs.current("ann"))
