@@ -119,7 +119,8 @@ class Agent:
     def _answered(self, data: bytes) -> None:
         head, _, body = data.partition(b"\r\n\r\n")
         if not self._workload.is_right(head, body, self._number):
-            raise RuntimeError(f"wrong answer: {data[:300]!r}")
+            self._done.set_exception(RuntimeError(f"wrong answer: {data[:300]!r}"))
+            return
         self._left -= 1
         if self._left:
             self._loop.call_soon(self._send)

@@ -38,6 +38,7 @@ LIMIT_MS = 10.0
 _TOGETHER = 10
 """Runs opened in one pass: what agents do, not the gateway, so that few milliseconds of a pass are its own load."""
 
+_AWAKE_S = 1.0
 _ABANDONED = 20
 """One run in so many is abandoned."""
 
@@ -167,7 +168,10 @@ async def measure(runs: int, seconds: float, *, is_tuned: bool = True) -> Stalls
         if is_tuned:
             tune()
         with opening.felt():
-            await open_runs(rig.gateway, runs, is_any_abandoned=True)
+            opened = asyncio.get_running_loop().create_task(open_runs(rig.gateway, runs, is_any_abandoned=True))
+            while not (await asyncio.wait((opened,), timeout=_AWAKE_S))[0]:
+                await rig.agents[0].start(1)  # or connections that idle would be closed
+            opened.result()
         with serving.felt():
             calls = await _serve(rig, seconds)
         ended = sum(rig.gateway._trajectories.get(f"live-{number}") is None for number in range(runs))

@@ -54,12 +54,12 @@ def whole_answer(data: bytes) -> Reply | None:
     if len(fields) != lines.count(b"\n") or len(fields) > FIELDS:
         return None
     fates = list(map(_FATE, map(_NAME, fields)))
-    if _CONNECTION in fates:
-        fields = [
-            field for field, fate in zip(fields, fates, strict=True) if fate != _CONNECTION or not _goes_on(field)
-        ]
+    if max(fates, default=_GOES) >= _CONNECTION:
+        fields = [field for field in fields if not _goes_on(field)]
         fates = list(map(_FATE, map(_NAME, fields)))
-    if _PARSED in fates or _CONNECTION in fates or fates.count(_LENGTH) != 1:
+        if max(fates, default=_GOES) >= _CONNECTION:
+            return None
+    if fates.count(_LENGTH) != 1:
         return None
     length = fields[fates.index(_LENGTH)][1]
     if not length.isdigit() or len(length) > _DIGITS or int(length) != len(data) - end - 2:
@@ -68,10 +68,11 @@ def whole_answer(data: bytes) -> Reply | None:
 
 
 def _goes_on(field: tuple[bytes, bytes]) -> bool:
-    """Whether a Connection field says only that the connection is kept, as HTTP/1.1 has it anyway."""
-    return field[1].lower() == b"keep-alive"
+    """Whether a field says only that the connection is kept, as HTTP/1.1 has it anyway."""
+    return field[1].lower() == b"keep-alive" and field[0].lower() == b"connection"
 
 
+# In this order: what is beyond a length has to be looked at more closely.
 _GOES: Final = 0
 _STAYS: Final = 1
 _LENGTH: Final = 2

@@ -2,8 +2,8 @@
 
 What is matched and what is sent are the same bytes, so that no difference in decoding between the gateway and a tool
 can turn one operation into another. Whatever a tool might normalise into a different path is refused instead: dot
-segments, also percent-encoded, behind an encoded slash or backslash, or with a `;parameter`. Double slashes, odd
-percent-encodings and the whole query pass untouched.
+segments, also percent-encoded, behind an encoded slash or backslash, or with a `;parameter`, encoded or not. Double
+slashes, odd percent-encodings and the whole query pass untouched.
 
 Source: RFC 9112 section 3.2 (request target), RFC 3986 sections 2.1, 3.3 and 5.2.4, RFC 9110 section 7.7.
 """
@@ -35,6 +35,7 @@ _SHAPE = re.compile(rb"/(?P<tool>[^/?]+)(?P<path>[^?]*)(?P<query>(?:\?.*)?)", re
 _FORBIDDEN = re.compile(rb"[\x00-\x20\x7f-\xff#\\]")
 _SEPARATORS = re.compile(rb"[/\\]|%2f|%5c", re.IGNORECASE)
 _DOT = re.compile(rb"%2e", re.IGNORECASE)
+_SEMICOLON = re.compile(rb"%3b", re.IGNORECASE)
 
 
 def split_target(target: bytes) -> ToolTarget | BadTarget:
@@ -72,5 +73,5 @@ def _why_forbidden(byte: bytes) -> str:
 def _has_dot_segment(path: bytes) -> bool:
     if not path.count(b".") and not path.count(b"%"):
         return False
-    segments = _SEPARATORS.split(_DOT.sub(b".", path))
+    segments = _SEPARATORS.split(_SEMICOLON.sub(b";", _DOT.sub(b".", path)))
     return any(segment.partition(b";")[0] in (b".", b"..") for segment in segments)

@@ -74,12 +74,17 @@ _NAMES: Final = frozenset(_FORMS[Code.INTERNAL].members)
 
 
 def problem(
-    refusal: Refusal, *, trajectory: str | None = None, step: int | None = None, status: int | None = None
+    refusal: Refusal,
+    *,
+    trajectory: str | None = None,
+    step: int | None = None,
+    status: int | None = None,
+    marks: Headers = (),
 ) -> Problem:
     """Return a refusal as problem JSON.
 
     `trajectory` and `step` say which run and step it is about, where known; `status` overrides the code's own, for
-    requests that are not even HTTP enough to reach a tool.
+    requests that are not even HTTP enough to reach a tool. `marks` are further fields, behind its own.
     """
     code, retry_after_ms = refusal.code, refusal.retry_after_ms
     form = _FORMS[code]
@@ -108,7 +113,7 @@ def problem(
         headers += ((b"Retry-After", b"%d" % (seconds if seconds > 1 else 1)),)
     if not (is_retryable and form.client_may_retry):
         headers += _SHOULD_NOT_RETRY
-    return Problem(status or form.status, headers, orjson.dumps(members))
+    return Problem(status or form.status, headers + marks, orjson.dumps(members))
 
 
 def _further(extra: Mapping[str, object]) -> dict[str, object]:

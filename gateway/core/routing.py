@@ -36,9 +36,9 @@ _LITERAL = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _DOTS = re.compile(r"(?:^|/|\\|%2[fF]|%5[cC])(?:\.|%2[eE]){1,2}(?:(?:;|%3[bB])[^/]*)?(?:$|/|\\|%2[fF]|%5[cC])")
-_UNCLEAR = re.compile(r"//|[^\x21-\x7e]|[\\#]|%(?![0-9A-Fa-f]{2})|%(?:2[fF]|5[cC]|[01][0-9A-Fa-f]|7[fF])")
-_PLAIN = re.compile(r"(?:/[A-Za-z0-9_~!$&'()*+,;=:@-][A-Za-z0-9._~!$&'()*+,;=:@-]*)*/?")
-"""No escapes, no empty segment, none that begins with a dot: nothing to look into, which is how most paths are."""
+_UNCLEAR = re.compile(r"/(?:/|;|%3[bB])|[^\x21-\x7e]|[\\#]|%(?![0-9A-Fa-f]{2})|%(?:2[fF]|5[cC]|[01][0-9A-Fa-f]|7[fF])")
+_PLAIN = re.compile(r"(?:/[A-Za-z0-9_~!$&'()*+,=:@-][A-Za-z0-9._~!$&'()*+,;=:@-]*)*/?")
+"""No escapes, no empty segment, none that begins with a dot or a parameter: nothing to look into, as most paths are."""
 
 _CARE: Final = (Tier.PIVOT, Tier.COMPENSABLE, Tier.REVERSIBLE, Tier.UNMANAGED, Tier.READ)
 _PARAMETER = re.compile(r"(?:;|%3B).*", re.DOTALL)
@@ -203,8 +203,8 @@ class Matcher:
             raise AmbiguousPath("the path has a `.` or `..` segment; send the path it stands for")
         if self._is_managed and _UNCLEAR.search(path):
             raise AmbiguousPath(
-                "the path has an encoded slash, `//`, or a character that is not allowed raw, so the tool could read "
-                "it as another operation; send it without"
+                "the path has an encoded slash, an empty segment (`//`, `/;x`), or a character that is not allowed raw, so "
+                "the tool could read it as another operation; send it without"
             )
 
     def _refuse_mistakable(self, method: str, segments: list[str], query: str, found: Operation) -> None:

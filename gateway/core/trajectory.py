@@ -703,10 +703,13 @@ def _staged(state: Trajectory, record: StepStaged, at: int) -> None:
 
 def _delivered(state: Trajectory, numbers: list[int]) -> None:
     for number in numbers:
-        step = state.steps[number]
-        step.is_delivered = True
-        state.undelivered = excluding(state.undelivered, number)
-    if numbers:
+        state.steps[number].is_delivered = True
+    if state.undelivered:
+        state.undelivered.difference_update(numbers)
+        state.undelivered = state.undelivered or NONE
+    if state.newly_delivered == tuple(numbers):  # as it is where the record was only just made
+        state.newly_delivered = ()
+    elif numbers:
         state.newly_delivered = tuple([n for n in state.newly_delivered if n not in numbers])
 
 

@@ -27,6 +27,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
+from itertools import chain
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -57,6 +58,9 @@ LINE_BYTES = 16_384
 FIELD_BYTES = 32_768
 FIELDS = 128
 _HEADS = 256
+_HEAD_KEPT = 4096
+"""So many heads are known at a time, of so many bytes at most: larger ones are looked at each time."""
+
 _NOT_AT_ONCE = frozenset({"HEAD", "CONNECT"})
 _VERSIONS = "Only HTTP/1.1 and HTTP/1.0 are spoken here."
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
@@ -87,7 +91,8 @@ Takeover = Callable[[asyncio.Transport, bytes], Awaitable[None]]
 Handler = Callable[[IncomingRequest], Awaitable[OutgoingResponse]]
 Refuse = Callable[[int, str], OutgoingResponse]
 AtOnce = Callable[[StreamReader], Problem | None]
-"""Answers a request of which the head is known, given its body; None where it takes more than that, and nothing was done."""
+"""Answers a request of which the head is known, given its body, which is all here; None where it takes more than that, and
+nothing was done."""
 
 _Head = tuple[str, str, Headers, str]
 """Method, target, fields and the peer: all that what is known of a head may depend on."""
@@ -267,6 +272,8 @@ class HttpFront:
         path = message.path
         if not self.refusing.is_meant(path) or message.should_close or message.version != HttpVersion11:
             return False
+        if not content.is_eof():
+            return False
         transport = connection.transport
         if self.is_draining or transport is None or transport.is_closing() or transport.get_write_buffer_size():
             return False
@@ -299,7 +306,7 @@ class HttpFront:
         if self._at_once is None or self._refusal(request) is not None:
             return None
         known = self._at_once(request)
-        if known is not None:
+        if known is not None and len(head[1]) + sum(map(len, chain(*head[2]))) <= _HEAD_KEPT:
             if len(self._known) >= _HEADS:
                 self._known.clear()
             self._known[head] = known

@@ -229,8 +229,7 @@ class Proxy:
     def _told_at_once(self, call: Call, refusal: Refusal) -> Problem:
         """Note a refusal and word it, fields of our own included: what `_answer` does, for what is never a step's result."""
         self._noted(call, refusal)
-        told = problem(refusal, trajectory=call.trajectory or None, step=call.step)
-        return Problem(told.status, told.headers + _marks(call), told.body)
+        return problem(refusal, trajectory=call.trajectory or None, step=call.step, marks=_marks(call))
 
     async def _carry(self, request: IncomingRequest) -> OutgoingResponse:
         """Carry a call, if it is one that can be carried."""
@@ -665,15 +664,16 @@ def refuse(
     release: Callable[[], Awaitable[None]] | None = None,
 ) -> OutgoingResponse:
     """Return a refusal as a problem JSON answer."""
-    if call is None:
-        told, marks = problem(refusal), _NO_MARKS
-    else:
-        told, marks = problem(refusal, trajectory=call.trajectory or None, step=call.step), _marks(call)
+    marks = _NO_MARKS if call is None else _marks(call)
     if refusal.code is _QUARANTINED:
         marks += _LAST
+    if call is None:
+        told = problem(refusal, marks=marks)
+    else:
+        told = problem(refusal, trajectory=call.trajectory or None, step=call.step, marks=marks)
     return OutgoingResponse(
         status=told.status,
-        headers=told.headers + marks,
+        headers=told.headers,
         body=BytesBody(told.body),
         on_delivered=on_delivered,
         release=release,

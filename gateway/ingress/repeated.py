@@ -62,10 +62,7 @@ class Repeated:
     def __call__(self, content: StreamReader) -> Rejected | None:
         """Return the refusal of the call with this body; None where it is not refused, or not without waiting."""
         call, named = self._call, self._named
-        if named is None:
-            if not content.is_eof():
-                return None
-        else:
+        if named is not None:
             data = whole_body(content, self._body_max)
             if data is None or not (data == self._latest or self._takes(data, named)):
                 return None

@@ -101,7 +101,6 @@ class Run:
         leases_over: of its leases, how many people were told to be over.
         pending: appends that are not durable yet.
         touched_s: monotonic time of the last call.
-        watchers: futures that are done at its next record; see `changed`.
         parent: the run that counts it among its children, if that is not the one its packet names: that one is over.
         meter: what it has spent, once somebody asks; `stages/budget.py` keeps it here.
         watch: its watchdog, once it has one; `stages/watchdog.py` keeps it here, so that both end together.
@@ -109,6 +108,7 @@ class Run:
 
     __slots__ = (
         "_live",
+        "_watchers",
         "busy",
         "flying",
         "is_lost",
@@ -120,7 +120,6 @@ class Run:
         "state",
         "touched_s",
         "watch",
-        "watchers",
     )
 
     def __init__(
@@ -139,7 +138,7 @@ class Run:
         self.parent = ""
         self.meter: Meter | None = None
         self.watch: Watchdog | None = None
-        self.watchers: tuple[asyncio.Future[None], ...] = ()
+        self._watchers: tuple[asyncio.Future[None], ...] = ()
 
     def __repr__(self) -> str:
         return f"<Run {self.state.id} {self.state.phase} version={self.state.version} busy={len(self.busy)}>"
@@ -166,19 +165,14 @@ class Run:
         if self.is_lost:
             future.set_result(None)
         else:
-            self.watchers += (future,)
+            self._watchers += (future,)
         return future
-
-    def opened(self, first: asyncio.Future[None]) -> None:
-        """Called once its first records are on disk, or failed: what is written down need not be known here."""
-        if not first.cancelled() and first.exception() is None:
-            self.opening = None
 
     def notify(self) -> None:
         """Wake who waits for a change."""
-        if not self.watchers:
+        if not self._watchers:
             return
-        watchers, self.watchers = self.watchers, ()
+        watchers, self._watchers = self._watchers, ()
         for future in watchers:
             if not future.done():
                 future.set_result(None)
@@ -471,16 +465,13 @@ class Trajectories:
         at = self._clock.at()
         entries = [_entry(state, record, at) for record in records]
         future = self._append(run, before, entries, is_lazy=lazy, claims=claims, is_owed=isinstance(records[-1], _OWED))
-        if before == 0:
-            future.add_done_callback(run.opened)
         if state.in_doubt or name in self._doubtful:
             self._note_doubt(state)
         if state.phase is not phase or before == 0 or (phase is not _PREPARING and state.is_open is not was_open):
             self._changed(run, phase)
         if state.needs_attention or name in self._attentive:
             self._attend(run)
-        if run.watchers:
-            run.notify()
+        run.notify()
         return self._follow(future, run, before, records, entries, is_lazy=lazy)
 
     def _changed(self, run: Run, before: Phase) -> None:
@@ -687,14 +678,17 @@ class Trajectories:
         seen_to: asyncio.Future[None],
         future: asyncio.Future[None],
     ) -> None:
-        run.pending.discard(future)
-        if not run.pending:
+        pending = run.pending
+        pending.discard(future)
+        if not pending:
             run.pending = NONE
         if future.cancelled():
             seen_to.cancel()
             return
         error = future.exception()
         if error is None:
+            if not before:
+                run.opening = None  # it is written down
             if self._aside and not run.is_lost:
                 self._aside.pop(run.state.id, None)  # what hung before this can get there no more
             if not seen_to.done():

@@ -198,24 +198,21 @@ class Telemetry:
     def call_finished(self, handle: object, call: Call, outcome: Outcome | BaseException, seconds: float) -> None:
         """Close the call's span and count the call. An exception is a bug or a cancellation."""
         try:
-            self._call_finished(handle, call, outcome, seconds)
+            verdict, tool, metrics = judge(outcome), call.tool, self.metrics
+            name = metrics.tools.get(tool.name) or metrics.tools.learn(tool.name)
+            metrics.calls[(name, tool.domain.name, call.operation.tier, verdict.outcome)] += 1
+            metrics.call_seconds.observe(name, seconds)
+            if verdict.code is not None:
+                metrics.refusals[(name, verdict.code)] += 1
+            if handle is not None and isinstance(handle, CallSpan):
+                call.trace = None
+                handle.finished(call, verdict)
+            if self._is_debug():
+                _log.debug("call finished", extra={**_call_fields(call), **_verdict_fields(verdict, seconds)})
+            if self.timeline.is_watched:
+                self._tell("call.finished", **_call_fields(call), **_verdict_fields(verdict, seconds))
         except Exception as error:
             self.background_failed("telemetry.call_finished", error)
-
-    def _call_finished(self, handle: object, call: Call, outcome: Outcome | BaseException, seconds: float) -> None:
-        verdict, tool, metrics = judge(outcome), call.tool, self.metrics
-        name = metrics.tools.get(tool.name) or metrics.tools.learn(tool.name)
-        metrics.calls[(name, tool.domain.name, call.operation.tier, verdict.outcome)] += 1
-        metrics.call_seconds.observe(name, seconds)
-        if verdict.code is not None:
-            metrics.refusals[(name, verdict.code)] += 1
-        if handle is not None and isinstance(handle, CallSpan):
-            call.trace = None
-            handle.finished(call, verdict)
-        if self._is_debug():
-            _log.debug("call finished", extra={**_call_fields(call), **_verdict_fields(verdict, seconds)})
-        if self.timeline.is_watched:
-            self._tell("call.finished", **_call_fields(call), **_verdict_fields(verdict, seconds))
 
     def attempt_started(self, call: Call) -> object:
         """Open the span of one attempt; sets `call.traceparent` so that the tool's spans hang below it."""

@@ -53,6 +53,8 @@ def test_a_target_is_split_without_decoding(target: bytes, tool: str, rest: byte
         b"/pay/a%2f..%2Fadmin",
         b"/pay/a%5c..%5Cadmin",
         b"/pay/..;x=1/admin",
+        b"/pay/..%3Bx=1/admin",
+        b"/pay/%2e.%3b",
     ],
 )
 def test_a_target_that_can_be_read_in_two_ways_is_refused(target: bytes) -> None:

@@ -99,6 +99,9 @@ def test_segments_are_compared_decoded_and_bound_decoded() -> None:
         "/v1/..;/payouts",
         "/v1/..;x=1/payouts",
         "/v1/..%3b/payouts",
+        "/v1/payouts/;x=1",
+        "/v1/payouts/%3bx",
+        "/;x/v1/payouts",
     ],
 )
 def test_a_path_that_servers_read_differently_is_refused(target: str) -> None:

@@ -12,7 +12,7 @@ from tests.fuzz.targets import TARGETS
 from tests.lacking import lacking
 from tests.suites.rig import ROOT, run
 
-RUNS = 2_000
+RUNS = 1_000
 
 
 @pytest.mark.suites

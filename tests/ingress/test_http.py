@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -310,6 +310,23 @@ async def test_about_anything_out_of_the_ordinary_nobody_is_asked(request_bytes:
     assert (knows.heads, knows.bodies) == (0, 0)
 
 
+async def test_a_body_in_pieces_is_not_asked_about_before_it_is_here() -> None:
+    async with serving(served) as (front, port), agent(port) as one:
+        knows = Knows(front)
+        one.send(POST)
+        assert (await answered(one))[1] == b"no"
+        one.send(POST[:-1])
+        await asyncio.wait_for(_until(lambda: front.in_flight == 1), 20)
+        one.send(POST[-1:])
+        assert (await answered(one))[1] == b"served hi"
+        assert (knows.heads, len(front._known)) == (1, 1)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0)
+
+
 async def test_pipelined_requests_keep_their_order_whoever_answers_them() -> None:
     """Only the last of them may be answered at once, after all before it."""
     async with serving(served) as (front, port), agent(port) as one:
@@ -356,13 +373,18 @@ async def test_a_bug_in_an_answer_at_once_costs_the_agent_nothing(where: str) ->
         assert (await answered(one))[1] == b"served "
 
 
-async def test_few_heads_are_known_at_a_time() -> None:
+async def test_few_heads_are_known_at_a_time_and_none_that_is_large() -> None:
     async with serving(served) as (front, port), agent(port) as one:
-        Knows(front)
-        for number in range(600):
+        knows = Knows(front)
+        for number in range(300):
             one.send(HOT.replace(b"/a", b"/%d" % number))
             await answered(one)
-        assert len(front._known) <= 256
+        assert 0 < len(front._known) <= 256
+        front._known.clear()
+        for _ in range(2):
+            one.send(HOT.replace(b"Host", b"A: " + b"x" * 5000 + b"\r\nHost"))
+            assert (await answered(one))[1] == b"no"
+        assert (knows.heads, len(front._known)) == (302, 0)
 
 
 # Drain

@@ -89,7 +89,6 @@ async def test_what_takes_more_than_a_look_is_left_as_it_is(pieces: list[bytes],
 
 async def test_a_read_is_its_head() -> None:
     bench = Bench(is_read=True)
-    assert bench.ask(content(has_ended=False)) is None
     assert bench.ask(content(b"a", b"b")) is OPEN
     assert bench.digested == []
 

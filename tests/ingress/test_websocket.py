@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import Server, ServerConnection, serve, unix_serve
 from websockets.exceptions import InvalidStatus
+from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
 from websockets.frames import Frame, Opcode
 
 from gateway.config.tokens import TokenFile
@@ -101,6 +103,65 @@ async def test_what_the_two_agree_on_is_their_own_affair(tmp_path: Path) -> None
         assert (request.path, request.headers["X-A"]) == ("/x?q=1", "1")
         assert request.headers["Via"].startswith("1.1 seawall-")
         assert request.headers["Host"] == f"127.0.0.1:{running.gateway.catalog().tools['talk'].upstream.port}"
+
+
+COMPRESSIONS = {
+    "as it comes": ClientPerMessageDeflateFactory(),
+    "small windows": ClientPerMessageDeflateFactory(server_max_window_bits=9, client_max_window_bits=10),
+    "no memory": ClientPerMessageDeflateFactory(server_no_context_takeover=True, client_no_context_takeover=True),
+}
+
+
+@pytest.mark.parametrize("compression", sorted(COMPRESSIONS))
+@pytest.mark.parametrize("library", ["websockets", "aiohttp"])
+async def test_compression_is_agreed_on_as_without_the_gateway(tmp_path: Path, library: str, compression: str) -> None:
+    """RFC 7692: what is offered and what is taken up pass as they are, and so do the frames that are compressed by it."""
+    seen: list[str | None] = []
+    server = websockets_echo(seen) if library == "websockets" else aiohttp_echo(seen)
+    async with server as port, serving(tmp_path, port, MANIFEST) as running:
+        agreed = []
+        for address in (f"ws://127.0.0.1:{port}/x", url(running)):
+            async with connect(address, extensions=[COMPRESSIONS[compression]], compression=None) as socket:
+                assert socket.response is not None
+                agreed.append(socket.response.headers.get("Sec-WebSocket-Extensions"))
+                for text in ("a" * 50_000, "abc" * 5_000, "a" * 50_000):
+                    await socket.send(text)
+                    assert await socket.recv() == text
+    assert agreed[0] is not None
+    assert agreed[0] == agreed[1]
+    assert seen[0] is not None
+    assert seen[0] == seen[1]
+
+
+@asynccontextmanager
+async def websockets_echo(seen: list[str | None]) -> AsyncIterator[int]:
+    async def note(socket: ServerConnection) -> None:
+        assert socket.request is not None
+        seen.append(socket.request.headers.get("Sec-WebSocket-Extensions"))
+        await echo(socket)
+
+    async with serve(note, "127.0.0.1", 0) as server:
+        yield next(iter(server.sockets)).getsockname()[1]
+
+
+@asynccontextmanager
+async def aiohttp_echo(seen: list[str | None]) -> AsyncIterator[int]:
+    async def note(request: web.Request) -> web.WebSocketResponse:
+        seen.append(request.headers.get("Sec-WebSocket-Extensions"))
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        async for message in socket:
+            await socket.send_str(message.data)
+        return socket
+
+    application = web.Application()
+    application.router.add_get("/x", note)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    yield runner.addresses[0][1]
+    await runner.cleanup()
 
 
 @pytest.mark.parametrize("who", ["agent", "tool"])

@@ -475,6 +475,26 @@ async def test_what_is_decided_on_a_lost_run_is_not_taken_for_recorded(is_read_a
     assert a_run(await runs.find("r1")).state.phase is Phase.PREPARING
 
 
+@pytest.mark.parametrize("is_full", [False, True])
+async def test_giving_up_the_wait_for_a_record_takes_nothing_back_and_hides_no_failure(is_full: bool) -> None:
+    """The future is the caller's own: a call that is cancelled while its outcome is written may not make it unknown."""
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    await do(runs, run, begin())
+    if is_full:
+        journal.break_down()
+    written = runs.decide(run, Complete(step=1, reply=OK))
+    assert isinstance(written, asyncio.Future)
+    written.cancel()
+    await asyncio.wait(set(run.pending))
+    assert run.is_lost is is_full
+    journal.mend()
+    assert a_run(await runs.find("r1")).state.steps[1].state is StepState.COMMITTED
+    await journal.flush()
+    assert [decode(entry.kind, entry.data).__class__ for entry in await journal.read("r1")][-1] is StepCommitted
+
+
 async def test_deciding_the_same_twice_is_answered_once_the_first_is_on_disk() -> None:
     """A second click, or a second abort, changed nothing in memory and was answered before the first had failed."""
     journal = FaultyJournal()

@@ -28,7 +28,7 @@ def _canaries_in_swarms(patch: pytest.MonkeyPatch) -> None:
     refusal = Breaker._refusal
 
     def never_half_open(self: Breaker, now: float) -> Any:
-        return None if self._state is State.HALF_OPEN else refusal(self, now)
+        return None if self.state is State.HALF_OPEN else refusal(self, now)
 
     patch.setattr(Breaker, "_refusal", never_half_open)
 
