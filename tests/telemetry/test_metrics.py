@@ -1,13 +1,14 @@
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from gateway.core.codes import Code
 from gateway.core.fault import Fault
 from gateway.telemetry import DomainUse, Statistics, Telemetry
-from gateway.telemetry.metrics import CATALOGUE, MAX_NAMES, MAX_WORDS, metrics_page
+from gateway.telemetry.metrics import CATALOGUE, MAX_NAMES, MAX_WORDS, Spread, metrics_page
 from tests.telemetry.example import answered, make_call, rejected
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -113,6 +114,21 @@ def test_a_call_is_counted_with_its_tool_domain_tier_and_outcome():
     assert value(telemetry, "gateway_retries_total", domain="saas", fault="server") == 1
     assert value(telemetry, "gateway_compensations_total", result="compensated") == 1
     assert value(telemetry, "gateway_journal_entries_total") == 7
+
+
+@pytest.mark.parametrize("row", [row for row in CATALOGUE if row.kind == "histogram"], ids=lambda row: row.name)
+def test_a_histogram_reads_like_the_stock_one(row):
+    """With a label or without, and before anything was seen."""
+    label = "x" if row.labels else ""
+    ours, stock = CollectorRegistry(), CollectorRegistry()
+    spread = Spread(row)
+    ours.register(spread)
+    histogram = Histogram(row.name, row.help, row.labels, registry=stock, buckets=row.buckets)
+    assert generate_latest(ours) == generate_latest(stock)
+    for seconds in (0.0, row.buckets[0], 0.3, 1e6):
+        spread.observe(label, seconds)
+        (histogram.labels(label) if label else histogram).observe(seconds)
+    assert generate_latest(ours) == generate_latest(stock)
 
 
 def test_gauges_are_asked_for_at_scrape_time():
