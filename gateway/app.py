@@ -115,6 +115,9 @@ MCP_SESSIONS: Final = "mcp-session/"
 MCP_ENDED: Final = "mcp-ended/"
 """Where the sessions that MCP clients have ended are kept there, by slot."""
 
+_QUEUED_BESIDE_CALLS: Final = 4_096
+"""Appends to the journal that may wait for the disk beside those of calls in flight, each of which has one at most."""
+
 
 class StartError(Exception):
     """The gateway cannot start as it is set up. The message says what to change."""
@@ -234,7 +237,9 @@ class Gateway:
             on_commit=self._telemetry.journal_committed,
             keys=settings.keys,
             checkpoint=settings.checkpoint,
-            settings=CommitterSettings(patience_s=settings.patience),
+            settings=CommitterSettings(
+                patience_s=settings.patience, queue_appends=_QUEUED_BESIDE_CALLS + self.settings.limits.in_flight
+            ),
             wait_s=self._lock_wait_s,
             on_wait=lambda held: _log.info("waiting for the data folder", extra={"event": "locked", "held": str(held)}),
         )

@@ -6,19 +6,20 @@ Stages and workers take a `Clock`; tests and the storm lab hand them one that th
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import random
 import secrets
 import time
-from collections.abc import Callable
-from typing import Protocol
+from heapq import heapify, heappop, heappush
+from typing import Any, Final, Protocol
 
-__all__ = ["Alarm", "Bounds", "Clock", "SystemClock", "settled", "wait_until"]
+__all__ = ["Alarm", "Alarms", "Clock", "SystemClock", "settled", "wait_until"]
 
 # Event loops count in whole milliseconds or better and may fire a hair early.
 _TICK_S = 0.002
-# Bounds that follow each other closely are looked at together.
-_GRAIN_S = 0.010
+# Below this many places it is not worth while to look for those that were given up.
+_LEAST_ROOM: Final = 128
 
 
 class Clock(Protocol):
@@ -103,104 +104,141 @@ async def settled(future: asyncio.Future[None], limit_s: float) -> bool:
     return future.done()
 
 
+class Ringing(Protocol):
+    """What is told that a bound has passed."""
+
+    def ring(self) -> None:
+        """Do what is due then."""
+
+
 class Alarm:
     """A time bound that moves with every message: moving it is an assignment, not a timer.
 
-    One timer of the event loop is kept for all bounds that follow each other. It is left where it is while the bound only
-    moves away, and looks again when it fires, so a busy connection makes about one timer per bound instead of one per call.
+    One place among the `Alarms` is kept for all bounds that follow each other. It is left where it is while the bound only
+    moves away, and looks again when its time comes, so a busy connection takes about one per bound instead of one per call.
 
     Args:
-        loop: the running loop.
-        ring: called, once, when the bound has passed.
+        alarms: those that it belongs to.
+        owner: its `ring` is called, once, when the bound has passed.
     """
 
-    __slots__ = ("_at", "_due", "_handle", "_loop", "_ring")
+    __slots__ = ("_alarms", "_at", "_due", "_owner", "_place")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], object]) -> None:
-        self._loop = loop
-        self._ring = ring
+    def __init__(self, alarms: Alarms, owner: Ringing) -> None:
+        self._alarms = alarms
+        self._owner = owner
         self._due: float | None = None
-        self._at = 0.0
-        self._handle: asyncio.TimerHandle | None = None
+        self._at = math.inf
+        self._place: Place | None = None
 
     def set(self, due: float) -> None:
         """Ring at `due`, on the loop's own clock, instead of when it was set to ring before."""
         self._due = due
-        if self._handle is None:
-            self._start(due)
-        elif due < self._at:
-            self._handle.cancel()
-            self._start(due)
+        if due < self._at:
+            self._take_place(due)
 
     def clear(self) -> None:
-        """Do not ring. The timer may stay, and does nothing when it fires."""
+        """Do not ring. The place may stay, and nothing happens when its time comes."""
         self._due = None
 
     def stop(self) -> None:
-        """Do not ring, and take the timer away. May be repeated."""
+        """Do not ring, and give the place up. May be repeated."""
         self._due = None
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
+        self._give_up_place()
 
-    def _start(self, due: float) -> None:
-        self._at = due
-        self._handle = self._loop.call_at(due, self._fire)
-
-    def _fire(self) -> None:
-        self._handle = None
-        if self._due is None:
+    def look(self, now: float) -> None:
+        """Ring if the bound has passed, else take a new place. For `Alarms`: its time has come, and the place is gone."""
+        self._place, self._at, due = None, math.inf, self._due
+        if due is None:
             return
-        if self._loop.time() < self._due - _TICK_S:
-            self._start(self._due)
+        if now < due - _TICK_S:
+            self._take_place(due)
             return
         self._due = None
-        self._ring()
+        self._owner.ring()
+
+    def _take_place(self, at: float) -> None:
+        self._give_up_place()
+        self._place, self._at = self._alarms.add(at, self), at
+
+    def _give_up_place(self) -> None:
+        if self._place is not None:
+            self._alarms.give_up(self._place)
+            self._place, self._at = None, math.inf
 
 
-class Bounds:
-    """Time bounds of many waits, with one timer of the event loop for all of them.
+Place = list[Any]
+"""[when, number, `Alarm` or future]; None for the last once it was given up. The number keeps these from being compared."""
 
-    Most waits are over long before their bound, so a bound costs an entry in a dict and no timer. A wait may end a
-    hundredth of a second late.
+
+class Alarms:
+    """The time bounds of many on one timer of the event loop: timers of their own would take four times the memory.
+
+    A heap by time. Most bounds never pass, and giving a place up only empties it: what is empty is cleared out when there
+    are twice as many places as were in use the last time.
     """
 
-    __slots__ = ("_alarm", "_dues", "_first", "_loop")
+    __slots__ = ("_loop", "_numbers", "_places", "_room", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._alarm = Alarm(loop, self._ring)
-        self._dues: dict[asyncio.Future[None], float] = {}
-        self._first = math.inf
+        self._places: list[Place] = []
+        self._numbers = itertools.count()
+        self._room = _LEAST_ROOM
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return sum(place[2] is not None for place in self._places)
 
     def __repr__(self) -> str:
-        return f"<Bounds of {len(self._dues)} waits>"
+        return f"<Alarms of {len(self)} bounds>"
 
-    def put(self, future: asyncio.Future[None], limit_s: float) -> None:
+    def bound(self, future: asyncio.Future[None], limit_s: float) -> Place:
         """Have a future that is the caller's own fail with `TimeoutError` if it is not done in so many seconds.
 
-        Whoever puts it waits for it, and takes it off in `finally`.
+        Whoever waits for it gives the place up in `finally`.
         """
-        due = self._dues[future] = self._loop.time() + limit_s
-        if due < self._first:
-            self._look_at(due)
+        return self.add(self._loop.time() + limit_s, future)
 
-    def take_off(self, future: asyncio.Future[None]) -> None:
-        """The future is done, or nobody waits for it any more. May be repeated."""
-        self._dues.pop(future, None)
+    def add(self, when: float, what: Alarm | asyncio.Future[None]) -> Place:
+        """Return a new place: an alarm looks, a future fails at `when`, on the loop's own clock."""
+        places, place = self._places, [when, next(self._numbers), what]
+        if len(places) >= self._room:
+            self._clear_out()
+        heappush(places, place)
+        if places[0] is place:
+            self._start(when)
+        return place
 
-    def _look_at(self, when: float) -> None:
-        self._first = when
-        self._alarm.set(when)
+    def give_up(self, place: Place) -> None:
+        """Whoever has the place does not want to look any more. May be repeated, also once its time has come."""
+        place[2] = None
 
-    def _ring(self) -> None:
-        self._first = math.inf
-        now = self._loop.time()
-        left: list[float] = []
-        for future, due in self._dues.items():
-            if due > now + _TICK_S:
-                left.append(due)
-            elif not future.done():
-                future.set_exception(TimeoutError())
-        if left:
-            self._look_at(max(min(left), now + _GRAIN_S))
+    def _clear_out(self) -> None:
+        places = self._places
+        places[:] = [place for place in places if place[2] is not None]
+        heapify(places)
+        self._room = max(_LEAST_ROOM, 2 * len(places))
+
+    def _look(self, alarm: Alarm, now: float) -> None:
+        try:
+            alarm.look(now)
+        except Exception as error:
+            self._loop.call_exception_handler({"message": "what an alarm rang for has failed", "exception": error})
+
+    def _start(self, when: float) -> None:
+        timer = self._timer
+        if timer is not None:
+            timer.cancel()
+        self._timer = self._loop.call_at(when, self._fire)
+
+    def _fire(self) -> None:
+        self._timer, now, places = None, self._loop.time(), self._places
+        while places and places[0][0] <= now + _TICK_S:
+            what: Alarm | asyncio.Future[None] | None = heappop(places)[2]
+            if isinstance(what, Alarm):
+                self._look(what, now)
+            elif what is not None and not what.done():
+                what.set_exception(TimeoutError())
+        if self._timer is None and places:
+            self._start(places[0][0])

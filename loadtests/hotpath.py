@@ -33,7 +33,7 @@ from gateway.telemetry import Telemetry
 from loadtests.systems import manifest_for
 from loadtests.wire import WORKLOADS, Workload, answer_to, number_of, take_message
 
-__all__ = ["AGENTS", "CARRIED", "Profiler", "Rig", "main", "run", "standing", "watched"]
+__all__ = ["AGENTS", "CARRIED", "Agent", "Profiler", "Rig", "Tool", "main", "run", "standing", "watched"]
 
 AGENTS = 8
 CALLS_PER_RUN = 20
@@ -73,23 +73,28 @@ class _Transport(asyncio.Transport):
     abort = close
 
 
-class _Tool:
+class Tool:
     """A connection to a tool that answers each request in the next pass of the loop."""
 
     def __init__(self, egress: DirectEgress, name: str, quiet: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
         pool = egress._routes[name].pool
-        self._connection = Connection(self._loop, pool._forget)
-        self._connection.connection_made(_Transport(self._answer, quiet))
+        self._connection = Connection(self._loop, pool._alarms, pool._forget)
+        self._connection.connection_made(_Transport(self.take, quiet))
         pool._idle[self._connection] = None
 
-    def _answer(self, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
+        """Take a request."""
         message = take_message(data)
         assert message is not None
-        self._loop.call_soon(self._connection.data_received, answer_to(number_of(message[0], message[1])))
+        self.answer(number_of(message[0], message[1]))
+
+    def answer(self, number: bytes) -> None:
+        """Answer the call with this number."""
+        self._loop.call_soon(self._connection.data_received, answer_to(number))
 
 
-class _Agent:
+class Agent:
     """An agent that calls again as soon as it is answered."""
 
     def __init__(self, gateway: Gateway, workload: Workload, index: int, quiet: socket.socket) -> None:
@@ -164,8 +169,8 @@ class Rig:
     """A gateway, its agents, and the connections to its tool."""
 
     gateway: Gateway
-    agents: Sequence[_Agent]
-    tools: Sequence[_Tool]
+    agents: Sequence[Agent]
+    tools: Sequence[Tool]
 
     async def call(self, calls: int) -> None:
         """Make so many calls, the agents at the same time."""
@@ -208,8 +213,8 @@ async def standing(
         try:
             egress = cast(DirectEgress, cast(LeasedEgress, gateway._egress._http).inner)
             egress._new_route(gateway.catalog().tools["bench"])
-            tools = [_Tool(egress, "bench", ends[0]) for _ in range(AGENTS)]
-            agents = [_Agent(gateway, workload, index, ends[0]) for index in range(AGENTS)]
+            tools = [Tool(egress, "bench", ends[0]) for _ in range(AGENTS)]
+            agents = [Agent(gateway, workload, index, ends[0]) for index in range(AGENTS)]
             if workload.name == "refused":
                 await _open_the_breaker(gateway)
             yield Rig(gateway, agents, tools)

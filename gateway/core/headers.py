@@ -17,7 +17,7 @@ Source: RFC 9110 sections 5.3, 5.5, 7.6.1; RFC 9112 sections 2.2, 3.2, 5, 6, 11.
 from __future__ import annotations
 
 import binascii
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import compress
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -41,6 +41,7 @@ __all__ = [
     "replace_fields",
     "request_fields",
     "request_head",
+    "with_shared_names",
 ]
 
 HOP_BY_HOP = frozenset(
@@ -128,7 +129,7 @@ class _Fates(dict[bytes, int]):
             fate = _NAMES_OTHERS
         else:
             fate = _GOES if name in self._names or name.startswith(OURS) else _STAYS
-        if len(self) < _SPELLINGS:
+        if len(self) < _SPELLINGS and len(spelt) <= _SPELLING_BYTES:
             self[spelt] = fate
         return fate
 
@@ -137,6 +138,7 @@ _GOES: Final = 0
 _STAYS: Final = 1
 _NAMES_OTHERS: Final = 2
 _SPELLINGS = 1024
+_SPELLING_BYTES = 64
 _OF_REQUESTS = Sieve(OURS_IN_REQUESTS)
 _OF_ANSWERS = Sieve(HOP_BY_HOP)
 
@@ -195,7 +197,30 @@ def lower_names(headers: Headers) -> list[bytes]:
 def first_values(headers: Headers) -> dict[bytes, bytes]:
     """Return the first value of each field, by its name in lower case."""
     fields = headers[::-1]
-    return dict(zip(map(_LOWER, map(_NAME, fields)), map(_VALUE, fields), strict=True))
+    return dict(zip(map(_lowered, map(_NAME, fields)), map(_VALUE, fields), strict=True))
+
+
+def with_shared_names(headers: Headers) -> Headers:
+    """Return equal fields that share their names with those of other messages, where these are spelt the same."""
+    return tuple(zip(map(_shared, map(_NAME, headers)), map(_VALUE, headers), strict=True))
+
+
+class _Names(dict[bytes, bytes]):
+    """Names by how they were spelt, made where they are asked for the first time; within bounds."""
+
+    def __init__(self, make: Callable[[bytes], bytes]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, spelt: bytes) -> bytes:
+        name = self._make(spelt)
+        if len(self) < _SPELLINGS and len(spelt) <= _SPELLING_BYTES:
+            self[spelt] = name
+        return name
+
+
+_lowered = _Names(bytes.lower).__getitem__
+_shared = _Names(bytes).__getitem__
 
 
 def protected_option(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:

@@ -772,7 +772,8 @@ _REQUIRED = {
 
 def encode(record: Record) -> tuple[str, bytes]:
     """Return the kind and the body of a record, as the journal stores them."""
-    return type(record).__name__, orjson.dumps(record)
+    # A copy: orjson's own bytes keep a buffer of eight KiB for as long as they live, whatever is in it.
+    return type(record).__name__, b"".join((orjson.dumps(record), b""))
 
 
 def decode(kind: str, data: bytes) -> Record:

@@ -24,7 +24,7 @@ Source: Garcia-Molina & Salem, "Sagas", SIGMOD 1987; Richardson, "Microservices 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, assert_never
 
 from gateway.core.codes import Code
@@ -56,6 +56,7 @@ from gateway.core.records import (
     TrajectoryRewound,
     UnwindingStarted,
 )
+from gateway.core.sparse import NOTHING
 from gateway.core.tool import BoundRequest, Operation
 from gateway.core.trajectory import Phase, Step, StepState, Trajectory
 from gateway.core.value import frozen
@@ -115,9 +116,9 @@ class Open:
     is_implicit: bool = False
     on_abandon: str = "escalate"
     ttl_s: float | None = None
-    labels: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = NOTHING
     on_stuck: str = "stop"
-    budget: dict[str, float] = field(default_factory=dict)
+    budget: dict[str, float] = NOTHING
 
 
 @frozen(kw_only=False)

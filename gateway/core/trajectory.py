@@ -64,6 +64,7 @@ from gateway.core.records import (
     UnwindingStarted,
     UsageReported,
 )
+from gateway.core.sparse import NONE, NOTHING, excluding, including, own
 from gateway.core.tool import BoundRequest
 
 __all__ = [
@@ -288,43 +289,43 @@ class Trajectory:
     on_abandon: str = "escalate"
     on_stuck: str = "stop"
     ttl_s: float | None = None
-    labels: dict[str, str] = field(default_factory=dict)
-    budget: dict[str, float] = field(default_factory=dict)
-    usage: dict[str, float] = field(default_factory=dict)
-    reports: dict[str, None] = field(default_factory=dict)
-    children: dict[str, None] = field(default_factory=dict)
-    savepoints: dict[str, int] = field(default_factory=dict)
+    labels: dict[str, str] = NOTHING
+    budget: dict[str, float] = NOTHING
+    usage: dict[str, float] = NOTHING
+    reports: dict[str, None] = NOTHING
+    children: dict[str, None] = NOTHING
+    savepoints: dict[str, int] = NOTHING
     rewinding: str | None = None
     recovery_failures: int = 0
     steps: dict[int, Step] = field(default_factory=dict)
     actions: dict[str, int] = field(default_factory=dict)
-    callers: dict[str, int] = field(default_factory=dict)
-    in_flight: set[int] = field(default_factory=set)
-    in_doubt: set[int] = field(default_factory=set)
-    unbound: set[int] = field(default_factory=set)
-    leases: set[int] = field(default_factory=set)
-    undelivered: set[int] = field(default_factory=set)
-    newly_delivered: list[int] = field(default_factory=list)
+    callers: dict[str, int] = NOTHING
+    in_flight: set[int] = NONE
+    in_doubt: set[int] = NONE
+    unbound: set[int] = NONE
+    leases: set[int] = NONE
+    undelivered: set[int] = NONE
+    newly_delivered: tuple[int, ...] = ()
     pivot: int | None = None
     unsent: int = 0
     reads: int = 0
     refusals: int = 0
     reason: str = ""
     incident: str = ""
-    staged: set[int] = field(default_factory=set)
-    deferred: set[int] = field(default_factory=set)
-    released: set[int] = field(default_factory=set)
+    staged: set[int] = NONE
+    deferred: set[int] = NONE
+    released: set[int] = NONE
     is_closing: bool = False
-    approvals: dict[str, Approval] = field(default_factory=dict)
+    approvals: dict[str, Approval] = NOTHING
     clearance: Clearance | None = None
     plan: list[Planned] | None = None
     resume: Phase | None = None
-    incidents: list[Incident] = field(default_factory=list)
-    notified: dict[str, int] = field(default_factory=dict)
+    incidents: tuple[Incident, ...] = ()
+    notified: dict[str, int] = NOTHING
     settled_to: int = 0
     circles: Circles | None = None
     standing: Counter[tuple[str, str]] | None = field(default=None, compare=False)
-    blocked: dict[tuple[str, str], Blocked] = field(default_factory=dict)
+    blocked: dict[tuple[str, str], Blocked] = NOTHING
     task: dict[str, Any] | None = None
     task_digest: str = ""
     task_ended: dict[str, Any] | None = None
@@ -406,8 +407,8 @@ class Trajectory:
         step = self.steps.get(number)
         if step is not None and step.state is _COMMITTED and not step.is_delivered:
             step.is_delivered = True
-            self.undelivered.discard(number)
-            self.newly_delivered.append(number)
+            self.undelivered = excluding(self.undelivered, number)
+            self.newly_delivered += (number,)
 
 
 _OVER = (Phase.SUCCEEDED, Phase.ABORTED_CLEAN, Phase.CLOSED)
@@ -457,8 +458,8 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
         case TrajectoryOpened():
             _expect(state, record, state.version == 0)
             state.agent, state.is_implicit, state.opened_at = record.agent, record.is_implicit, at
-            state.on_abandon, state.ttl_s, state.labels = record.on_abandon, record.ttl_s, record.labels
-            state.on_stuck, state.budget = record.on_stuck, dict(record.budget)
+            state.on_abandon, state.ttl_s, state.labels = record.on_abandon, record.ttl_s, record.labels or NOTHING
+            state.on_stuck, state.budget = record.on_stuck, dict(record.budget) if record.budget else NOTHING
         case StepIntended():
             _intended(state, record, at)
         case StepCommitted():
@@ -476,12 +477,12 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             step.state, step.detail = StepState.IN_DOUBT, record.detail
             step.order, step.doubted_at, step.doubt = state.version + 1, at, record.fault
             step.fault, step.status = record.fault, record.status
-            state.in_doubt.add(step.number)
+            state.in_doubt = including(state.in_doubt, step.number)
         case StepDeferred():
             step = _take(state, record.step, record, StepState.INTENDED, StepState.IN_DOUBT)
             step.state, step.detail = StepState.DEFERRED, record.detail
             step.fault, step.status = record.fault, record.status
-            state.deferred.add(step.number)
+            state.deferred = including(state.deferred, step.number)
         case StepStaged():
             _staged(state, record, at)
         case StepReleased():
@@ -489,11 +490,11 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             _expect(state, record, state.phase is Phase.FINALIZING and step.state in _RELEASABLE)
             if step.state is StepState.STAGED:
                 step.intended_at = at
-            state.staged.discard(step.number)
-            state.deferred.discard(step.number)
+            state.staged = excluding(state.staged, step.number)
+            state.deferred = excluding(state.deferred, step.number)
             step.state = StepState.INTENDED
-            state.in_flight.add(step.number)
-            state.released.add(step.number)
+            state.in_flight = including(state.in_flight, step.number)
+            state.released = including(state.released, step.number)
         case ReadObserved():
             state.reads += 1
         case ReadsObserved():
@@ -511,6 +512,7 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             _void_approvals(state)
         case SavepointTaken():
             _expect(state, record, state.phase is Phase.PREPARING)
+            state.savepoints = own(state.savepoints)
             state.savepoints.pop(record.name, None)
             state.savepoints[record.name] = state.version + 1 if record.since is None else record.since
         case TrajectoryRewound():
@@ -530,13 +532,13 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             if step.state is not StepState.FAILED:
                 step.state, step.detail = StepState.SKIPPED, record.reason
             step.skipped, step.is_residue = record.reason, record.is_residue
-            state.in_doubt.discard(step.number)
-            state.staged.discard(step.number)
+            state.in_doubt = excluding(state.in_doubt, step.number)
+            state.staged = excluding(state.staged, step.number)
         case CompensationRefused():
             step = state.steps[record.step]
             step.state, step.detail, step.is_residue = StepState.COMPENSATION_FAILED, record.detail, True
             step.fault, step.status = record.fault, record.status
-            state.in_doubt.discard(step.number)
+            state.in_doubt = excluding(state.in_doubt, step.number)
         case TrajectoryAborted():
             _expect(state, record, state.phase is Phase.COMPENSATING and state.rewinding is None)
             state.phase = Phase.ABORTED_CLEAN
@@ -555,11 +557,13 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
             if isinstance(record, TrajectoryReleased) and state.circles is not None:
                 state.circles.released(state.version + 1)
         case BudgetTightened():
+            state.budget = own(state.budget)
             for name, cap in record.caps.items():
                 state.budget[name] = min(cap, state.budget.get(name, cap))
         case UsageReported():
             _used(state, record)
         case ChildOpened():
+            state.children = own(state.children)
             state.children[record.child] = None
         case ChildSettled():
             if record.child in state.children:
@@ -567,6 +571,7 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
                 state.children.update(dict.fromkeys(record.heirs))
                 _spent(state, record.values)
         case ContentBlocked():
+            state.blocked = own(state.blocked)
             blocked = state.blocked.setdefault((record.tool, record.operation), Blocked())
             blocked.actions[record.action] = None
             blocked.attempts += 1
@@ -579,6 +584,7 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
         case LoopInterrupted() | StateReported() | MetricsReported():
             state.circles = fold_circles(state.circles or Circles(), record, state.version + 1)
         case ApprovalRequested() | ApprovalDecided() | ApprovalExpired():
+            state.approvals = own(state.approvals)
             fold_approval(state.approvals, record, at)
         case GatePassed():
             state.clearance = Clearance(record.action, record.snapshot, record.approval)
@@ -590,6 +596,7 @@ def _apply(state: Trajectory, record: Record, at: int) -> None:
                 for one in record.steps
             ]  # fmt: skip
         case NoticesDelivered():
+            state.notified = own(state.notified)
             state.notified[record.sink] = record.up_to
             if record.is_complete:
                 state.settled_to = max(state.settled_to, record.up_to)
@@ -613,6 +620,7 @@ REPORTS_KEPT = 256
 
 
 def _spent(state: Trajectory, values: Mapping[str, float]) -> None:
+    state.usage = own(state.usage)
     for name, amount in values.items():
         state.usage[name] = state.usage.get(name, 0.0) + amount
 
@@ -620,6 +628,7 @@ def _spent(state: Trajectory, values: Mapping[str, float]) -> None:
 def _used(state: Trajectory, record: UsageReported) -> None:
     _spent(state, record.values)
     if record.report is not None:
+        state.reports = own(state.reports)
         state.reports[record.report] = None
         if len(state.reports) > REPORTS_KEPT:
             del state.reports[next(iter(state.reports))]
@@ -654,7 +663,10 @@ def _intended(state: Trajectory, record: StepIntended, at: int) -> None:
         record.target,
         record.approval,
     )
-    state.in_flight.add(number)
+    if state.in_flight:
+        state.in_flight.add(number)
+    else:
+        state.in_flight = {number}
     _known(state, step)
     if tier is _PIVOT:
         state.pivot = number
@@ -685,25 +697,27 @@ def _staged(state: Trajectory, record: StepStaged, at: int) -> None:
         approval=record.approval,
         is_staged=True,
     )
-    state.staged.add(record.step)
+    state.staged = including(state.staged, record.step)
     _known(state, step)
 
 
 def _delivered(state: Trajectory, numbers: list[int]) -> None:
     for number in numbers:
-        step = state.steps[number]
-        step.is_delivered = True
-        state.undelivered.discard(number)
-    if state.newly_delivered == numbers:  # as it is where the record was only just made
-        state.newly_delivered = []
+        state.steps[number].is_delivered = True
+    if state.undelivered:
+        state.undelivered.difference_update(numbers)
+        state.undelivered = state.undelivered or NONE
+    if state.newly_delivered == tuple(numbers):  # as it is where the record was only just made
+        state.newly_delivered = ()
     elif numbers:
-        state.newly_delivered = [n for n in state.newly_delivered if n not in numbers]
+        state.newly_delivered = tuple([n for n in state.newly_delivered if n not in numbers])
 
 
 def _known(state: Trajectory, step: Step) -> None:
     """What a repeat is recognised by, and what the step uses up: its clearance, its approval, its place in the plan."""
     state.actions[step.action] = step.number
     if step.caller is not None:
+        state.callers = own(state.callers)
         state.callers[step.caller] = step.number
     if step.approval is not None:
         approval = state.approvals[step.approval]
@@ -730,13 +744,16 @@ def _committed(state: Trajectory, record: StepCommitted, at: int) -> None:
     step.lease_until, step.leak = record.lease_until, record.leak
     if record.lease is not None:
         step.lease = record.lease
-        state.leases.add(number)
+        state.leases = including(state.leases, number)
     if number in state.released:
-        state.released.discard(number)
+        state.released = excluding(state.released, number)
     elif not step.is_delivered:
-        state.undelivered.add(number)
+        if state.undelivered:
+            state.undelivered.add(number)
+        else:
+            state.undelivered = {number}
     if record.unbound is not None:
-        state.unbound.add(number)
+        state.unbound = including(state.unbound, number)
     if state.standing is not None and step.compensator is not None:
         state.standing[(step.tool, step.operation)] += 1
     if number == state.pivot:
@@ -760,7 +777,7 @@ def _no_way_back(state: Trajectory) -> None:
 
 def _not_landed(state: Trajectory, step: Step) -> None:
     """The step certainly had no effect: what it used up is free again, within its time."""
-    state.released.discard(step.number)
+    state.released = excluding(state.released, step.number)
     if state.pivot == step.number:
         state.pivot = None
     approval = state.approvals.get(step.approval or "")
@@ -784,7 +801,7 @@ def _frozen(state: Trajectory, record: TrajectoryFrozen, at: int) -> None:
     position = state.version + 1
     incident = Incident(f"{state.id}~{position}", record.incident, position, at, record.detail, record.step, record.by)
     incident.notices.append(Notice(position, "opened", at, record.by, record.detail))
-    state.incidents.append(incident)
+    state.incidents += (incident,)
 
 
 def _decided(
@@ -825,8 +842,10 @@ def _resolved(state: Trajectory, record: StepResolved, at: int) -> None:
     step.resolved = record.verdict
     step.detail = f"{record.verdict.replace('_', ' ')}, says {record.principal}: {record.evidence}"
     has_landed = record.verdict == "landed"
-    for numbers in (state.in_flight, state.in_doubt, state.staged, state.deferred):
-        numbers.discard(step.number)
+    state.in_flight = excluding(state.in_flight, step.number)
+    state.in_doubt = excluding(state.in_doubt, step.number)
+    state.staged = excluding(state.staged, step.number)
+    state.deferred = excluding(state.deferred, step.number)
     step.is_residue = False
     if step.state in (StepState.COMPENSATING, StepState.COMPENSATION_FAILED):
         step.state = StepState.COMMITTED if has_landed else StepState.COMPENSATED
@@ -836,16 +855,16 @@ def _resolved(state: Trajectory, record: StepResolved, at: int) -> None:
         _not_landed(state, step)
         return
     step.state, step.order, step.committed_at = StepState.COMMITTED, state.version + 1, at
-    state.released.discard(step.number)
+    state.released = excluding(state.released, step.number)
     if not step.is_staged:
         # Its agent was only ever told that nobody knows: a repeat of its call is told now, and does nothing anew.
         step.is_delivered = False
-        state.undelivered.add(step.number)
+        state.undelivered = including(state.undelivered, step.number)
     if step.number == state.pivot:
         _no_way_back(state)
     elif step.tier is Tier.COMPENSABLE and not state.is_past_pivot:
         step.unbound = "a person found that it landed; there is no answer to bind its compensator from"
-        state.unbound.add(step.number)
+        state.unbound = including(state.unbound, step.number)
 
 
 def _compensating(state: Trajectory, record: CompensationIntended) -> None:
@@ -857,15 +876,19 @@ def _compensating(state: Trajectory, record: CompensationIntended) -> None:
     if record.compensator is not None:
         step.compensator = record.compensator
     step.state, step.undo_turn = StepState.COMPENSATING, record.round
-    state.in_doubt.discard(step.number)
+    state.in_doubt = excluding(state.in_doubt, step.number)
 
 
 def _take(state: Trajectory, number: int, record: Record, *legal: StepState) -> Step:
     step = state.steps[number]
     if step.state not in legal:
         _expect(state, record, False)
-    state.in_flight.discard(number)
-    state.in_doubt.discard(number)
+    if state.in_flight:
+        state.in_flight.discard(number)
+        if not state.in_flight:
+            state.in_flight = NONE
+    if state.in_doubt:
+        state.in_doubt = excluding(state.in_doubt, number)
     return step
 
 

@@ -28,7 +28,7 @@ Left out: the entropy of the tokens in the model's draft, which a gateway does n
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -169,7 +169,8 @@ class _State:
 class _Orbit:
     """The states of one source; of each period, how many in a row equal those one period before, and how many must."""
 
-    states: deque[_State]
+    states: list[_State]
+    limit: int
     rows: list[int]
     needed: list[int]
     has_rows: bool = False
@@ -182,8 +183,8 @@ class _Orbit:
     def append(self, state: _State) -> None:
         """Keep one more, and forget the oldest where there is no more room."""
         values, states = self._values, self.states
-        if len(states) == states.maxlen:
-            oldest = states[0].value
+        if len(states) >= self.limit:
+            oldest = states.pop(0).value
             if values[oldest] == 1:
                 del values[oldest]
             else:
@@ -232,7 +233,7 @@ class Watchdog:
         self.since = 0
         self._is_gentle = is_gentle
         self._seen: OrderedDict[Hashable, _Seen] = OrderedDict()
-        self._recent: deque[Hashable] = deque(maxlen=settings.window)
+        self._recent: list[Hashable] = []  # an empty deque takes as much as a hundred of them
         self._counts: dict[Hashable, int] = {}
         self._sum = 0.0
         self._logs = _logs(settings.window)
@@ -377,8 +378,7 @@ class Watchdog:
         period = self.settings.period
         if orbit is None:
             needed = [max(distance * laps, self.settings.returns) for distance in range(period + 1)]
-            states: deque[_State] = deque(maxlen=(laps + 1) * period + 1)
-            orbit = self._orbits[source] = _Orbit(states, [0] * (period + 1), needed)
+            orbit = self._orbits[source] = _Orbit([], (laps + 1) * period + 1, [0] * (period + 1), needed)
             if len(self._orbits) > SOURCES:
                 self._orbits.popitem(last=False)
         if orbit.is_new(state):  # as most are: no row goes on
@@ -459,8 +459,8 @@ class Watchdog:
 
     def _note_entropy(self, action: Hashable) -> None:
         counts, logs, recent = self._counts, self._logs, self._recent
-        if len(recent) == recent.maxlen:
-            oldest = recent[0]
+        if len(recent) >= self.settings.window:
+            oldest = recent.pop(0)
             count = counts[oldest]
             self._sum += logs[count - 1] - logs[count]
             if count == 1:

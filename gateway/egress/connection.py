@@ -5,7 +5,8 @@ An exchange knows exactly what was sent, has one moving time bound, and ends in 
 request was written and the answer read to their ends, the tool means to go on, and not a byte came that nobody asked for.
 
 An answer that comes whole and plain is read as it is (`core/answer.py`); for any other aiohttp's parser is made, anew for
-each, so that nothing of one message can reach into the next. It wants a protocol that it can pause, which is
+each, so that nothing of one message can reach into the next, and only once the answer begins: while a call waits for its
+tool there is none, nor on a connection that is kept. It wants a protocol that it can pause, which is
 `aiohttp.base_protocol.BaseProtocol`; `tests/test_aiohttp.py` watches over what is relied on.
 
 Source: RFC 9112 sections 6.3, 9.3, 9.5; aiohttp 3.14 `http_parser`, `streams`.
@@ -19,13 +20,14 @@ import ssl
 from collections.abc import Callable
 from contextlib import aclosing
 from enum import Enum
+from functools import partial
 from typing import Any, Final, cast
 
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpResponseParser, RawResponseMessage
 from aiohttp.streams import StreamReader
 
-from gateway.clock import Alarm
+from gateway.clock import Alarm, Alarms
 from gateway.core.answer import whole_answer
 from gateway.core.message import Body, BytesBody, Reply
 from gateway.egress import Timings
@@ -153,24 +155,37 @@ class Exchange:
             self.content.set_exception(error)
 
 
+_new_parser = partial(
+    HttpResponseParser,
+    limit=READ_BYTES,
+    payload_exception=Garbled,
+    read_until_eof=True,
+    auto_decompress=False,
+    max_line_size=LINE_BYTES,
+    max_field_size=FIELD_BYTES,
+    max_headers=FIELDS,
+)
+
+
 class Connection(BaseProtocol):
     """A connection. `on_idle_end` is called when it ends while it carries nothing, so that a pool can forget it."""
 
     __slots__ = ("_alarm", "_early", "_exchange", "_is_spent", "_on_idle_end", "_poll")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_idle_end: Callable[[Connection], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, alarms: Alarms, on_idle_end: Callable[[Connection], None]
+    ) -> None:
         super().__init__(loop)
-        self._alarm = Alarm(loop, self._ring)
+        self._alarm = Alarm(alarms, self)
         self._early: bytes | None = None
         self._exchange: Exchange | None = None
         self._is_spent = False
         self._on_idle_end = on_idle_end
-        self._poll = select.poll()
+        self._poll: select.poll | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the transport."""
-        super().connection_made(transport)
-        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self.transport = cast(asyncio.Transport, transport)  # Nagle's algorithm is off: event loops see to that
 
     @property
     def is_usable(self) -> bool:
@@ -180,7 +195,17 @@ class Connection(BaseProtocol):
         (aio-libs/aiohttp#13656).
         """
         transport = self.transport
-        return transport is not None and not self._is_spent and not transport.is_closing() and not self._poll.poll(0)
+        if transport is None or self._is_spent or transport.is_closing():
+            return False
+        poll = self._poll or self._watched()
+        return not poll.poll(0)
+
+    def _watched(self) -> select.poll:
+        """Make what the kernel is asked with; only connections that are kept have one."""
+        assert self.transport is not None
+        poll = self._poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return poll
 
     @property
     def is_open(self) -> bool:
@@ -193,7 +218,6 @@ class Connection(BaseProtocol):
         transport = self.transport
         assert transport is not None
         self._exchange = exchange
-        self._parser = None
         exchange.is_sent = True
         if body is None or (type(body) is BytesBody and len(body.data) <= COALESCED_BYTES):
             transport.write(head if body is None else head + body.data)
@@ -205,7 +229,7 @@ class Connection(BaseProtocol):
 
     def finish(self) -> bool:
         """End the exchange; return whether the connection may serve another. One that may not is closed."""
-        exchange, self._exchange = self._exchange, None
+        exchange, self._exchange, self._parser = self._exchange, None, None
         if exchange is not None and exchange.may_go_on() and self.is_open:
             return True
         self._end(exchange)
@@ -243,7 +267,7 @@ class Connection(BaseProtocol):
             if not exchange.is_to_head and (whole := whole_answer(data)) is not None:
                 self._take(exchange, whole)
                 return
-            parser = self._parser = self._new_parser(exchange)
+            parser = self._parser = _new_parser(self, self._loop, response_with_body=not exchange.is_to_head)
         try:
             messages, is_switched, tail = parser.feed_data(data)
         except Exception as error:
@@ -270,20 +294,6 @@ class Connection(BaseProtocol):
         self._alarm.clear()
         if not exchange.answer.done():
             exchange.answer.set_result(whole)
-
-    def _new_parser(self, exchange: Exchange) -> HttpResponseParser:
-        return HttpResponseParser(
-            self,
-            self._loop,
-            READ_BYTES,
-            payload_exception=Garbled,
-            response_with_body=not exchange.is_to_head,
-            read_until_eof=True,
-            auto_decompress=False,
-            max_line_size=LINE_BYTES,
-            max_field_size=FIELD_BYTES,
-            max_headers=FIELDS,
-        )
 
     def _switch(self, early: bytes) -> None:
         """HTTP is over here: what comes is kept for whoever asked for that, or goes with the connection."""
@@ -368,7 +378,8 @@ class Connection(BaseProtocol):
         due = self._loop.time() + exchange.timings.idle_s
         self._alarm.set(min(due, exchange.total_at) if exchange.is_bounded else due)
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
+        """Called by the alarm: a bound has passed."""
         exchange = self._exchange
         if exchange is None:
             self.abort()

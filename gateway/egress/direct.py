@@ -103,6 +103,8 @@ class DirectEgress:
                     Fault.CONNECT, Dispatched.NO, f"the connection to {tool.name} closed before anything was sent"
                 )
         connection.begin(exchange, head, request.body)
+        key = (first_header(request.headers, b"sec-websocket-key") or b"") if request.upgrade else None
+        del head, request  # the wait may be long
         try:
             answer = await exchange.answer
         except ExchangeError as error:
@@ -114,7 +116,7 @@ class DirectEgress:
         if isinstance(answer, Reply):
             route.pool.put(connection)
             return answer
-        return await self._reply(tool, request, route.pool, connection, exchange, answer)
+        return await self._reply(tool, route.pool, connection, exchange, answer, key)
 
     async def close(self) -> None:
         """Close all connections. May be repeated."""
@@ -124,30 +126,31 @@ class DirectEgress:
     async def _reply(
         self,
         tool: ToolSpec,
-        request: Request,
         pool: Pool,
         connection: Connection,
         exchange: Exchange,
         message: RawResponseMessage,
+        key: bytes | None,
     ) -> Reply | Broken:
+        """Judge and take an answer; `key` is that of a WebSocket's handshake, where one was asked for."""
         content = exchange.content
         assert content is not None
         head = answer_head(message.code, message.raw_headers, message.chunked)
-        if head.problem is UNASKED and request.upgrade:
-            return self._switched(tool, request, connection, message.raw_headers)
+        if head.problem is UNASKED and key is not None:
+            return self._switched(tool, key, connection, message.raw_headers)
         if head.problem:
             connection.abort()
             return Broken(Fault.PROTOCOL, Dispatched.YES, f"{tool.name} sent {head.problem}")
         body: Body
         fields = head.fields
-        if head.length is None and _is_unverified(message, request):
+        if head.length is None and _is_unverified(message, exchange):
             fields = (*fields, UNVERIFIED)
         if content.is_eof():
             body = BytesBody(content.read_nowait())
             pool.put(connection)
         else:
             streamed = _StreamedBody(tool, pool, connection, exchange, content, head.length)
-            if not request.capture_answer:
+            if not exchange.is_bounded:
                 body = streamed
             else:
                 try:
@@ -160,8 +163,7 @@ class DirectEgress:
                     streamed.end()
         return Reply(message.code, message.reason.encode("utf-8", "surrogateescape"), fields, body)
 
-    def _switched(self, tool: ToolSpec, request: Request, connection: Connection, headers: Headers) -> Reply | Broken:
-        key = first_header(request.headers, b"sec-websocket-key") or b""
+    def _switched(self, tool: ToolSpec, key: bytes, connection: Connection, headers: Headers) -> Reply | Broken:
         if problem := websocket.answer_problem(headers, key):
             connection.abort()
             return Broken(Fault.PROTOCOL, Dispatched.YES, f"{tool.name} sent {problem}")
@@ -199,9 +201,9 @@ def _system_trust() -> ssl.SSLContext:
     return context
 
 
-def _is_unverified(message: RawResponseMessage, request: Request) -> bool:
+def _is_unverified(message: RawResponseMessage, exchange: Exchange) -> bool:
     """Whether, without a length, only the end of the connection ends the answer (RFC 9112 section 6.3, rule 8)."""
-    return not message.chunked and request.method != "HEAD" and message.code not in (204, 304)
+    return not message.chunked and not exchange.is_to_head and message.code not in (204, 304)
 
 
 class _StreamedBody:

@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 
+from gateway.clock import Alarms
 from gateway.core.codes import Dispatched
 from gateway.core.fault import Broken, Fault
 from gateway.core.reach import Reach, unreachable
@@ -60,6 +61,7 @@ class Pool:
         self._tls = tls
         self._keepalive_s = keepalive_s
         self._loop = asyncio.get_running_loop()
+        self._alarms = Alarms(self._loop)
         self._idle: dict[Connection, None] = {}
         self._resolved: tuple[float, list[str]] = (0.0, [])
         self._resolving: asyncio.Future[list[str]] | None = None
@@ -156,7 +158,7 @@ class Pool:
         return connection
 
     def _made(self) -> Connection:
-        return Connection(self._loop, self._forget)
+        return Connection(self._loop, self._alarms, self._forget)
 
     def _forget(self, connection: Connection) -> None:
         self._idle.pop(connection, None)

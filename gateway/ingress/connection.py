@@ -4,6 +4,9 @@ The parser says where messages begin and end; here is what is done about it. A r
 the agent leaves; a half-closed connection counts as left (aio-libs/aiohttp#3659). Pipelined requests wait in a short queue,
 and a full one stops the reading. What cannot be parsed is answered once, after the answers before it.
 
+The parser keeps a copy of every head that it has read, so a connection has none while nothing of a message is in it: not
+while a whole request is answered, and not while it is idle.
+
 A connection that ends while its input may still be under way is closed with care: the sending side first, and what comes is
 thrown away for a while, or the kernel would answer it with a reset that takes our answer along (RFC 9112 section 9.6).
 """
@@ -12,15 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from functools import partial
+from typing import Protocol, cast
 
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpRequestParser, RawRequestMessage
 from aiohttp.streams import StreamReader
 
-from gateway.clock import Alarm
+from gateway.clock import Alarm, Alarms
 from gateway.ingress.refusing import Refusing
 from gateway.ingress.request import READ_BYTES, IncomingRequest, UploadBroken, asks_for_websocket
 
@@ -29,6 +32,8 @@ __all__ = ["AgentConnection", "HeadTooLarge", "Limits", "Server"]
 PIPELINED = 32
 LINGER_S = 5.0
 HEAD_BYTES = 1 << 16
+_HEAD_END = b"\r\n\r\n"
+_UNKNOWN = -1
 
 
 class HeadTooLarge(Exception):
@@ -38,7 +43,7 @@ class HeadTooLarge(Exception):
 class Limits:
     """Bounds of a connection: a head's bytes and fields, and how long it may stay idle."""
 
-    __slots__ = ("field_bytes", "fields", "keepalive_s", "line_bytes", "stalled_s")
+    __slots__ = ("field_bytes", "fields", "keepalive_s", "line_bytes", "new_parser", "stalled_s")
 
     def __init__(self, *, line_bytes: int, field_bytes: int, fields: int, keepalive_s: float, stalled_s: float) -> None:
         self.line_bytes = line_bytes
@@ -46,18 +51,29 @@ class Limits:
         self.fields = fields
         self.keepalive_s = keepalive_s
         self.stalled_s = stalled_s
+        self.new_parser = partial(
+            HttpRequestParser,
+            limit=READ_BYTES,
+            payload_exception=UploadBroken,
+            auto_decompress=False,
+            max_line_size=line_bytes,
+            max_field_size=field_bytes,
+            max_headers=fields,
+            max_msg_queue_size=PIPELINED,
+        )
 
 
 class Server(Protocol):
     """What a connection asks of the front."""
 
     limits: Limits
+    alarms: Alarms
     refusing: Refusing
     is_draining: bool
     connections: set[AgentConnection]
 
-    async def serve(self, request: IncomingRequest, connection: AgentConnection) -> bool:
-        """Answer a request; return whether the connection may serve another."""
+    async def serve(self, request: IncomingRequest, connection: AgentConnection) -> None:
+        """Answer a request, and call `served` in the end."""
 
     def answer_at_once(self, message: RawRequestMessage, content: StreamReader, connection: AgentConnection) -> bool:
         """Answer a request that nobody has to wait for, after which the connection may serve another. False: it has to be
@@ -80,6 +96,7 @@ class AgentConnection(BaseProtocol):
         "_is_closing",
         "_is_deaf",
         "_left_over",
+        "_missing",
         "_queue",
         "_request",
         "_server",
@@ -89,10 +106,10 @@ class AgentConnection(BaseProtocol):
     )
 
     def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop, self._new_parser(server.limits, loop))
+        super().__init__(loop)
         self._server = server
-        self._alarm = Alarm(loop, self._ring)
-        self._queue: deque[tuple[RawRequestMessage, StreamReader] | Exception] = deque()
+        self._alarm = Alarm(server.alarms, self)
+        self._queue: tuple[tuple[RawRequestMessage, StreamReader] | Exception, ...] = ()
         self._task: asyncio.Task[None] | None = None
         self._request: IncomingRequest | None = None
         self._incoming: StreamReader | None = None
@@ -103,20 +120,8 @@ class AgentConnection(BaseProtocol):
         self._early: bytes | None = None
         self._head_bytes = 0
         self._unconsumed = 0
+        self._missing = _UNKNOWN
         self.peer = ""
-
-    def _new_parser(self, limits: Limits, loop: asyncio.AbstractEventLoop) -> HttpRequestParser:
-        return HttpRequestParser(
-            self,
-            loop,
-            READ_BYTES,
-            payload_exception=UploadBroken,
-            auto_decompress=False,
-            max_line_size=limits.line_bytes,
-            max_field_size=limits.field_bytes,
-            max_headers=limits.fields,
-            max_msg_queue_size=PIPELINED,
-        )
 
     @property
     def is_busy(self) -> bool:
@@ -142,7 +147,7 @@ class AgentConnection(BaseProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the transport."""
-        super().connection_made(transport)
+        self.transport = cast(asyncio.Transport, transport)  # Nagle's algorithm is off: event loops see to that
         address = transport.get_extra_info("peername")
         self.peer = str(address[0]) if isinstance(address, tuple) else ""
         self._server.connections.add(self)
@@ -150,14 +155,28 @@ class AgentConnection(BaseProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by the transport; with nothing by the stream of a body, to go on after a pause."""
-        parser = self._parser
         if self._early is not None:
             self._keep_early(data)
             return
-        if self._is_deaf or parser is None:
+        if self._is_deaf:
             return
+        parser, is_fresh = self._parser, False
+        if parser is None:
+            parser, is_fresh = self._server.limits.new_parser(self, self._loop), True
+            self._parser = parser
+        elif self._missing > 0:
+            self._missing -= len(data)
         try:
             messages, is_upgrade, tail = parser.feed_data(data)
+            if is_fresh and len(messages) == 1 and self._task is None and not is_upgrade:
+                message, content = messages[0]
+                if content.is_eof() and data.find(_HEAD_END) + 4 + content.total_bytes == len(data):
+                    self._parser = None  # exactly one request is what nearly always comes
+                    if self._server.refusing and self._server.answer_at_once(message, content, self):
+                        self._alarm.set(self._loop.time() + self._server.limits.keepalive_s)
+                    else:
+                        self._begin(message, content)
+                    return
             self._enqueue(messages)
             if (
                 is_upgrade
@@ -179,6 +198,10 @@ class AgentConnection(BaseProtocol):
             self._throw_away()
         elif self._task is None and self._queue:
             self._next()
+            if is_fresh and self._request is not None and (size := self._request.body_size) is not None:
+                self._missing = data.find(_HEAD_END) + 4 + size - len(data)
+        if not self._missing and ((incoming := self._incoming) is None or incoming.is_eof()):
+            self._parser, self._incoming, self._missing = None, None, _UNKNOWN
         if self._unconsumed >= PIPELINED and not self._buffer_paused:
             self._pause_reading_for_buffer()
 
@@ -188,12 +211,12 @@ class AgentConnection(BaseProtocol):
         self._server.connections.discard(self)
         self._is_deaf = True
         self._fail_body(ConnectionResetError("the agent has left"))
-        self._queue.clear()
+        self._queue = ()
         self._parser = None
         super().connection_lost(exc)
         self._left_over = None
         request = self._request
-        if request is None or request.goes_on is None or not request.goes_on():
+        if request is None or not request.is_to_finish:
             self.cancel()
 
     def cut(self) -> None:
@@ -260,7 +283,8 @@ class AgentConnection(BaseProtocol):
         self._resume_transport_reading()
         self._alarm.set(self._loop.time() + LINGER_S)
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
+        """Called by the alarm: a bound has passed."""
         self.abort() if self._is_closing or self._left_over is not None else self.close()
 
     # --- requests
@@ -275,9 +299,10 @@ class AgentConnection(BaseProtocol):
             messages = self._without_those_behind_chunks(messages)
         self._head_bytes = 0
         self._unconsumed += len(messages)
-        self._queue.extend(messages)
-        message, self._incoming = messages[-1]
+        self._queue += tuple(messages)
+        message, content = messages[-1]
         self._is_after_chunks = message.chunked
+        self._incoming = content if message.chunked or not content.is_eof() else None
 
     def _without_those_behind_chunks(
         self, messages: Sequence[tuple[RawRequestMessage, StreamReader]]
@@ -297,7 +322,7 @@ class AgentConnection(BaseProtocol):
         except Exception:
             is_clean = False
         if is_clean:
-            self._parser = self._new_parser(self._server.limits, self._loop)
+            self._parser = None
         else:
             self._is_deaf = True
 
@@ -313,7 +338,7 @@ class AgentConnection(BaseProtocol):
         """What came is no request, or no body: nothing after it can be read."""
         self._is_deaf = True
         if not self._fail_body(UploadBroken("malformed")):
-            self._queue.append(error)
+            self._queue += (error,)
 
     def _fail_body(self, error: Exception) -> bool:
         """Tell whoever reads the body that is under way; return whether there is one."""
@@ -323,25 +348,24 @@ class AgentConnection(BaseProtocol):
         incoming.set_exception(error)
         return True
 
-    def _next(self) -> None:
+    def _begin(self, message: RawRequestMessage, content: StreamReader) -> None:
         self._alarm.clear()
-        item = self._queue.popleft()
+        self._request = request = IncomingRequest(message, content, self)
+        self._task = self._loop.create_task(self._server.serve(request, self))
+
+    def _next(self) -> None:
+        item, self._queue = self._queue[0], self._queue[1:]
         if isinstance(item, Exception):
+            self._alarm.clear()
             self._task = self._loop.create_task(self._refuse(item))
             return
         message, content = item
         # Not with others behind it: so many answers in one pass of the loop would hold up everybody else's.
         if self._server.refusing and not self._queue and self._server.answer_at_once(message, content, self):
-            if not (self._is_deaf or self._is_closing or self._buffer_paused or self._parser is None):
-                self._unconsumed -= 1
-                self._parser.message_consumed()
-                self._alarm.set(self._loop.time() + self._server.limits.keepalive_s)
-                return
             self._consumed()
-            self._served(content, is_kept=True)
+            self._go_on(is_kept=True)
             return
-        self._request = request = IncomingRequest(message, content, self)
-        self._task = self._loop.create_task(self._serve(request, content))
+        self._begin(message, content)
         self._consumed()
 
     def _consumed(self) -> None:
@@ -355,16 +379,6 @@ class AgentConnection(BaseProtocol):
         if self._buffer_paused and self._unconsumed < PIPELINED:
             self._resume_reading_for_buffer()
 
-    async def _serve(self, request: IncomingRequest, content: StreamReader) -> None:
-        is_kept = False
-        try:
-            is_kept = await self._server.serve(request, self)
-        except ConnectionError:
-            pass  # the agent has left
-        finally:
-            self._task = self._request = None
-            self._served(content, is_kept=is_kept)
-
     async def _refuse(self, error: Exception) -> None:
         try:
             await self._server.refuse_malformed(error, self)
@@ -374,8 +388,10 @@ class AgentConnection(BaseProtocol):
             self._task = None
             self._close_with_care()
 
-    def _served(self, content: StreamReader, *, is_kept: bool) -> None:
-        transport = self.transport
+    def served(self, request: IncomingRequest, *, is_kept: bool) -> None:
+        """Called by the server: the request is answered, or broken off; `is_kept` if the connection may serve another."""
+        self._task = self._request = None
+        transport, content = self.transport, request.content
         if transport is None:
             self._server.connections.discard(self)
             return

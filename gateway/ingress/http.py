@@ -35,6 +35,7 @@ from aiohttp.http import HttpVersion, HttpVersion10, HttpVersion11, RawRequestMe
 from aiohttp.http_exceptions import BadStatusLine, HttpProcessingError, LineTooLong
 from aiohttp.streams import StreamReader
 
+from gateway.clock import Alarms
 from gateway.core.framing import Framing, frame_answer
 from gateway.core.headers import field_lines
 from gateway.core.message import Body, BytesBody, Headers
@@ -145,6 +146,7 @@ class HttpFront:
         self.connections: set[AgentConnection] = set()
         self._handlers: WeakKeyDictionary[AgentConnection, Handler] | None = None
         self._loop = asyncio.get_running_loop()
+        self.alarms = Alarms(self._loop)
         self._listener: asyncio.Server | None = None
         self._socket: Path | None = None
         self._in_flight = 0
@@ -236,14 +238,11 @@ class HttpFront:
     def _accepted(self) -> AgentConnection:
         return AgentConnection(self, self._loop)
 
-    async def serve(self, request: IncomingRequest, connection: AgentConnection) -> bool:
-        """Answer a request; return whether the connection may serve another. For connections.
-
-        Raises:
-            ConnectionError: the agent has left, or the answer was broken off.
-        """
+    async def serve(self, request: IncomingRequest, connection: AgentConnection) -> None:
+        """Answer a request, and tell its connection when that is over. For connections: all that a request's task does."""
         self._in_flight += 1
         self._idle.clear()
+        is_kept = False
         try:
             response = self._refusal(request)
             if response is None:
@@ -255,11 +254,14 @@ class HttpFront:
                     response = self._refuse(
                         500, "The gateway has failed on this request. Nothing is known of its effect."
                     )
-            return await self._answered(request, connection, response)
+            is_kept = await self._answered(request, connection, response)
+        except ConnectionError:
+            pass  # the agent has left
         finally:
             self._in_flight -= 1
             if not self._in_flight:
                 self._idle.set()
+            connection.served(request, is_kept=is_kept)
 
     def answer_at_once(self, message: RawRequestMessage, content: StreamReader, connection: AgentConnection) -> bool:
         """Answer a request that nobody has to wait for, after which the connection may serve another. For connections.
@@ -329,7 +331,7 @@ class HttpFront:
             if request.version == HttpVersion(0, 9):
                 return self._closing(400, "The request line names no version of HTTP.")
             return self._closing(505, _VERSIONS)
-        host = request.field(b"host")
+        host = request.fields.get(b"host")
         if host is not None and not _HOST.fullmatch(host):
             return self._closing(400, "The Host field names no host.")
         if request.body_size is None:

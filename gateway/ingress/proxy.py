@@ -34,7 +34,7 @@ from gateway.core.message import Body, BytesBody, Headers, Reply, Request, body_
 from gateway.core.outcome import RESULTS, Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.paths import BadTarget, split_target
 from gateway.core.problem import Problem, problem
-from gateway.core.tool import AmbiguousPath, Catalog, Match, ToolSpec
+from gateway.core.tool import AmbiguousPath, Catalog, ToolSpec
 from gateway.core.websocket import SWITCHING, VERSION, request_problem, switching
 from gateway.egress import Switched
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
@@ -193,11 +193,11 @@ class Proxy:
             or b"idempotency-key" in field
         ):
             return None
-        accepted = self._accept(request)
-        repeated = None if isinstance(accepted, Refusal) else self._repeated(request, accepted[2])
-        if isinstance(accepted, Refusal) or repeated is None:
+        call = self._accept(request)
+        repeated = None if isinstance(call, Refusal) else self._repeated(request, call)
+        if isinstance(call, Refusal) or repeated is None:
             return None
-        call, catalog, limits = accepted[2], self.catalog, self._limits
+        catalog, limits = self.catalog, self._limits
 
         def answer(content: StreamReader) -> Problem | None:
             if self.catalog is not catalog or not self.is_admitting or self._in_flight >= limits.in_flight:
@@ -233,7 +233,7 @@ class Proxy:
 
     async def _carry(self, request: IncomingRequest) -> OutgoingResponse:
         """Carry a call, if it is one that can be carried."""
-        passed = request.field(b"via")
+        passed = request.fields.get(b"via")
         if passed is not None:
             passed = b", ".join([value for name, value in request.headers if name.lower() == b"via"])
         wrong = unfit(
@@ -253,15 +253,16 @@ class Proxy:
                 return await self._open_websocket(request)
             if request.method == "OPTIONS" and (last := _last_hop(request)) is not None:
                 return last
-            accepted = self._accept(request)
-            if isinstance(accepted, Refusal):
-                return self._refused("other", accepted)
-            tool, match, call = accepted
+            call = self._accept(request)
+            if isinstance(call, Refusal):
+                return self._refused("other", call)
+            tool = call.tool
             if self.contained and (held := self.contained.get(call.agent)):
                 return self._refused(tool.name, quarantined(call, held[0]))
-            if match.operation.is_read:
+            if call.operation.is_read:
                 call.request.body = request.stream() if request.has_body else None
                 call.action = _action_of_read(call)
+                request.let_go()
                 rejected = self._refused_now(call) if self.refusing else None
                 return self._answer(call, rejected or await self._pipeline(call))
             if request.is_waiting_for_continue and (rejected := self._peek(call)) is not None:
@@ -270,8 +271,15 @@ class Proxy:
             if refusal is not None:
                 return self._refused(tool.name, refusal) if isinstance(refusal, Refusal) else refusal
             call.started = self._clock.now()
-            call.deadline = call.started + match.operation.timeouts.total
-            return self._answer(call, await self._undisturbed(request, call))
+            call.deadline = call.started + call.operation.timeouts.total
+            request.let_go()
+            task = self._detach(request, call)
+            try:
+                return self._answer(call, self._refused_now(call) or await self._pipeline(call))
+            finally:
+                self._writes.discard(task)
+                if call.request.body is not None:
+                    await call.request.body.aclose()
         finally:
             self._in_flight -= 1
 
@@ -315,10 +323,10 @@ class Proxy:
 
     async def _open_websocket(self, request: IncomingRequest) -> OutgoingResponse:
         """Make the handshake a call like any read, and have what follows carried."""
-        accepted = self._accept(request)
-        if isinstance(accepted, Refusal):
-            return self._refused("other", accepted)
-        tool, match, call = accepted
+        call = self._accept(request)
+        if isinstance(call, Refusal):
+            return self._refused("other", call)
+        tool = call.tool
         settings, carry = tool.websocket, self.carry
         if settings is None or carry is None:
             return refuse_request(
@@ -336,10 +344,8 @@ class Proxy:
             if wrong[0] == 426:
                 refused.headers = (*refused.headers, *SWITCHING, (b"Sec-WebSocket-Version", VERSION))
             return refused
-        if not match.operation.is_read:
-            detail = (
-                f"{match.operation.name} changes something, and what passes over a WebSocket could not be recorded."
-            )
+        if not call.operation.is_read:
+            detail = f"{call.operation.name} changes something, and what passes over a WebSocket could not be recorded."
             return self._refused(tool.name, Refusal(code=Code.INVALID_ARGUMENTS, detail=detail, dependency=tool.name))
         if self.contained and (held := self.contained.get(call.agent)):
             return self._refused(tool.name, quarantined(call, held[0]))
@@ -372,7 +378,7 @@ class Proxy:
 
     # --- making the call
 
-    def _accept(self, request: IncomingRequest) -> tuple[ToolSpec, Match, Call] | Refusal:
+    def _accept(self, request: IncomingRequest) -> Call | Refusal:
         field = request.fields.get
         if request.method in _NEVER_PASSED:
             return Refusal(code=Code.INVALID_ARGUMENTS, detail=f"{request.method} is not passed on to tools.")
@@ -418,11 +424,11 @@ class Proxy:
         key = self._caller_key(request, tool)
         if isinstance(key, Refusal):
             return key
-        budget = budget_of(request.field(b"seawall-budget"), named[0])
+        budget = budget_of(field(b"seawall-budget"), named[0])
         if isinstance(budget, Refusal):
             return budget
         now = self._clock.now()
-        call = Call(
+        return Call(
             tool=tool,
             operation=operation,
             request=Request(
@@ -446,7 +452,6 @@ class Proxy:
             budget=budget,
             traceparent=b"" if field(b"traceparent") is None else None,
         )
-        return tool, match, call
 
     def _tool(self, request: IncomingRequest) -> tuple[ToolSpec, bytes] | Refusal:
         """Return the tool that a target means, with path and query below it."""
@@ -543,18 +548,13 @@ class Proxy:
             self.refusing.refused(call.tool.name, outcome.refusal.code)
         return outcome
 
-    async def _undisturbed(self, request: IncomingRequest, call: Call) -> Outcome:
-        """Run a write in the front's own task, which goes on without the agent once the intent is on its way."""
+    def _detach(self, request: IncomingRequest, call: Call) -> asyncio.Task[None]:
+        """Have a write's task, the front's own, go on without the agent once the intent is on its way; return the task."""
         task = request.task
         assert task is not None
-        request.goes_on = lambda: call.is_committed_to_send
+        request.write = call
         self._writes.add(task)
-        try:
-            return self._refused_now(call) or await self._pipeline(call)
-        finally:
-            self._writes.discard(task)
-            if call.request.body is not None:
-                await call.request.body.aclose()
+        return task
 
     async def _shielded(self, call: Call) -> Outcome:
         task = asyncio.get_running_loop().create_task(self._through(call))

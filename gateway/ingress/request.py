@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from aiohttp.http import HttpVersion11, RawRequestMessage
-from aiohttp.streams import StreamReader
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
-from gateway.core.headers import first_values
+from gateway.core.call import Call
+from gateway.core.headers import first_values, with_shared_names
 from gateway.core.message import Body, BytesBody, Headers
 from gateway.core.tokens import Entry
 from gateway.core.websocket import is_websocket
@@ -53,6 +54,16 @@ def whole_body(content: StreamReader, max_bytes: int) -> bytes | None:
     return pieces[0] if len(pieces) == 1 else None
 
 
+class _LetGo(dict[bytes, bytes]):
+    """In place of the fields of a request that were let go of: it does not say that there are none."""
+
+    def get(self, name: bytes, default: object = None) -> NoReturn:
+        raise RuntimeError(f"the field {name!r} is looked up after the request's fields were let go of")
+
+
+_LET_GO = _LetGo()
+
+
 class IncomingRequest:
     """A request as it came: raw target, raw header fields in order, and a body that is read once.
 
@@ -60,23 +71,23 @@ class IncomingRequest:
         method: as the agent wrote it.
         target: the raw request target.
         headers: raw fields in order, hop-by-hop ones included.
+        content: what the parser puts the body into; let go of once all of it was taken out.
         fields: the first value of each field, by its name in lower case.
         has_body: whether the request declares one, be it empty (`Content-Length: 0`).
         token: the entry of the token that came with it, once `ingress/caller.py` has looked.
         wants_websocket: it asks for one; what comes behind it is then not read as HTTP.
         is_welcome: whether what proved the caller still does; for what outlives its request.
-        goes_on: whether the handler is to finish though the agent has left; without one it is cancelled then.
+        write: the write that it turned out to be, which is finished though the agent has left once it is on its way.
     """
 
     __slots__ = (
         "_body_size",
         "_connection",
-        "_content",
         "_is_continue_due",
         "_was_continued",
         "_whole",
+        "content",
         "fields",
-        "goes_on",
         "has_body",
         "headers",
         "is_kept_alive",
@@ -86,37 +97,47 @@ class IncomingRequest:
         "token",
         "version",
         "wants_websocket",
+        "write",
     )
 
     def __init__(self, message: RawRequestMessage, content: StreamReader, connection: AgentConnection) -> None:
         self._connection = connection
-        self._content = content
+        self.content = content
         self.method: str = message.method
         # aiohttp has none where CONNECT names nothing; no version is named then, either, which is what the front refuses.
         self.target: bytes = (message.path or "").encode("utf-8", "surrogateescape")
-        self.headers: Headers = message.raw_headers
+        self.headers: Headers = with_shared_names(message.raw_headers)
         self.version = message.version
         self.wants_websocket = message.upgrade and asks_for_websocket(message)
         self.is_kept_alive = not message.should_close and message.method != "CONNECT" and not self.wants_websocket
-        self.fields = first_values(message.raw_headers)
-        length = self.fields.get(b"content-length")
+        self.fields = fields = first_values(message.raw_headers)
+        length = fields.get(b"content-length")
         self._body_size = None if message.chunked else int(length or 0)
         self.has_body = message.chunked or length is not None
-        self._is_continue_due = b"expect" in self.fields and message.version == HttpVersion11
+        self._is_continue_due = b"expect" in fields and message.version == HttpVersion11
         self._was_continued = False
         self._whole: BytesBody | None = None
         self.token: Entry | None = None
-        self.goes_on: Callable[[], bool] | None = None
+        self.write: Call | None = None
         self.is_welcome: Callable[[], bool] = _is_welcome
 
     def field(self, name: bytes) -> bytes | None:
         """Return the first field of that name (given in lower case), or None."""
         return self.fields.get(name)
 
+    def let_go(self) -> None:
+        """Nobody looks a field up any more: the call is made, and may wait for long."""
+        self.fields = _LET_GO
+
     def replace_headers(self, headers: Headers) -> None:
         """Have the rest of the gateway see other fields."""
         self.headers = headers
         self.fields = first_values(headers)
+
+    @property
+    def is_to_finish(self) -> bool:
+        """Whether the handler is to finish though the agent has left; else it is cancelled then."""
+        return self.write is not None and self.write.is_committed_to_send
 
     @property
     def proven_agent(self) -> str | None:
@@ -162,6 +183,7 @@ class IncomingRequest:
         whole = self.whole(max_bytes=max_bytes)
         if whole is not None:
             self._was_continued = True  # all of it is here: nobody waits to be told to go on
+            self.content = EMPTY_PAYLOAD
             return whole
         return await spool.collect(self.stream().chunks(), max_bytes=max_bytes, memory_limit=memory_limit)
 
@@ -169,7 +191,7 @@ class IncomingRequest:
         """Return the body if all of it is here, and little enough to be held; the same one if asked again. Else None, and it
         has to be read."""
         if self._whole is None:
-            content = self._content
+            content = self.content
             data = whole_body(content, max_bytes)
             if data is None and content.is_eof() and content.exception() is None and content.total_bytes <= max_bytes:
                 data = content.read_nowait() if content.total_bytes <= READ_BYTES else None
@@ -181,7 +203,7 @@ class IncomingRequest:
         return _Upload(self)
 
     async def _pieces(self) -> AsyncIterator[bytes]:
-        content, stalled_s = self._content, self._connection.stalled_s
+        content, stalled_s = self.content, self._connection.stalled_s
         if self.is_waiting_for_continue:
             self._was_continued = True
             if not content.total_bytes and (transport := self._connection.transport) is not None:

@@ -122,6 +122,8 @@ class Append:
         entries: at least one.
         state, is_open, agent: the head afterwards.
         claims: caller's keys to remember with it; an existing claim is overwritten.
+        is_owed: it tells what has become of something that was sent. A full queue takes it all the same: refusing it would
+            undo nothing, and there are no more of these than calls in flight.
     """
 
     stream: str
@@ -131,6 +133,7 @@ class Append:
     is_open: bool
     agent: str
     claims: Sequence[KeyClaim] = ()
+    is_owed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +194,7 @@ class Journal(Protocol):
 
         Raises (in the future):
             Conflict: the stream is not at `expected`; nothing was written.
-            JournalUnavailable: the commit failed, the queue is full, or the journal is closed.
+            JournalUnavailable: the commit failed, the journal is closed, or the queue is full and the append not owed.
         """
 
     async def read(self, stream: str, after: int = 0) -> list[Entry]:

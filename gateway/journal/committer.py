@@ -5,8 +5,9 @@ together. Lazy appends and remembered values ride along with the next durable on
 waking the disk for what nobody waits for makes more and smaller commits and slows everybody (research: 1.1-1.4 against
 1.5-1.9 times the bare proxy). There is no linger for durable ones; the disk's own latency is the batching.
 
-The queue is bounded in appends and bytes, and refuses at `append`, before anything was sent to a tool. Callers hold futures,
-never the transaction: cancelling one changes nothing on its way to the disk.
+The queue is bounded in appends and bytes, and refuses at `append`, before anything was sent to a tool. What has become of
+something that was sent is taken beyond these bounds: nobody could take it back. Callers hold futures, never the
+transaction: cancelling one changes nothing on its way to the disk.
 
 A disk that hangs reports no error. After `patience_s` whoever waits for it hears that the fate of the append is unknown,
 what is queued behind it fails, and new appends are refused at once, until the disk answers.
@@ -131,7 +132,7 @@ class Committer:
         future: asyncio.Future[None] = self._loop.create_future()
         size = _size(append)
         item = _Queued(append, future, lazy, self._loop.time(), size)
-        if (refusal := self._refusal(append.stream, size)) is not None:
+        if (refusal := self._refusal(append, size)) is not None:
             _fail(item, refusal)
             return future
         self._queue.append(item)
@@ -192,7 +193,8 @@ class Committer:
         """Why the last commit failed, or None if it did not."""
         return self._failure
 
-    def _refusal(self, stream: str, size: int) -> JournalError | None:
+    def _refusal(self, append: Append, size: int) -> JournalError | None:
+        stream = append.stream
         if self._is_closed:
             return JournalUnavailable("the journal is closed")
         if isinstance(self._failure, JournalPoisoned):
@@ -204,7 +206,9 @@ class Committer:
             self.fences.put(stream, hung)
             return hung
         settings = self._settings
-        if len(self._queue) < settings.queue_appends and self._queued_bytes + size <= settings.queue_bytes:
+        if append.is_owed or (
+            len(self._queue) < settings.queue_appends and self._queued_bytes + size <= settings.queue_bytes
+        ):
             return None
         full = JournalUnavailable(
             f"{len(self._queue)} appends ({self._queued_bytes} bytes) wait for the disk already: try again later"

@@ -25,12 +25,15 @@ from gateway.core.codes import Code
 from gateway.core.outbox import outcome_records
 from gateway.core.outcome import Outcome, Refusal
 from gateway.core.records import (
+    CompensationCompleted,
+    CompensationRefused,
     PolicyObserved,
     ReadObserved,
     ReadsObserved,
     Record,
     RefusalsObserved,
     StepCommitted,
+    StepDeferred,
     StepFailed,
     StepInDoubt,
     StepIntended,
@@ -41,6 +44,7 @@ from gateway.core.records import (
     encode,
 )
 from gateway.core.saga import Command, Commit, Open, decide
+from gateway.core.sparse import NONE, NOTHING
 from gateway.core.trajectory import IllegalRecord, Phase, StepState, Trajectory, evolve
 from gateway.core.watchdog import Watchdog
 from gateway.journal import Append, Entry, Journal, JournalCorrupt, JournalUnavailable, KeyClaim
@@ -63,6 +67,7 @@ _CLOSED_KEPT = 256
 _PAGE = 500
 _REFUSING_RUNS = 4096
 _OUTCOMES = (StepCommitted, StepFailed, StepInDoubt)
+_OWED = (*_OUTCOMES, StepDeferred, CompensationCompleted, CompensationRefused)
 _READS = 64
 _READINGS = 3
 
@@ -125,15 +130,15 @@ class Run:
         self._live = {} if live is None else live
         self.opening = opening
         self.is_lost = False
-        self.busy: set[int] = set()
-        self.flying: dict[Call, Flight] = {}
+        self.busy: set[int] = NONE
+        self.flying: dict[Call, Flight] = NOTHING
         self.leases_over = 0
-        self.pending: set[asyncio.Future[None]] = set()
+        self.pending: set[asyncio.Future[None]] = NONE
         self.touched_s = touched_s
         self.parent = ""
         self.meter: Meter | None = None
         self.watch: Watchdog | None = None
-        self._watchers: list[asyncio.Future[None]] = []
+        self._watchers: tuple[asyncio.Future[None], ...] = ()
 
     def __repr__(self) -> str:
         return f"<Run {self.state.id} {self.state.phase} version={self.state.version} busy={len(self.busy)}>"
@@ -160,14 +165,14 @@ class Run:
         if self.is_lost:
             future.set_result(None)
         else:
-            self._watchers.append(future)
+            self._watchers += (future,)
         return future
 
     def notify(self) -> None:
         """Wake who waits for a change."""
         if not self._watchers:
             return
-        watchers, self._watchers = self._watchers, []
+        watchers, self._watchers = self._watchers, ()
         for future in watchers:
             if not future.done():
                 future.set_result(None)
@@ -459,7 +464,7 @@ class Trajectories:
         was_open = phase is _PREPARING or state.is_open
         at = self._clock.at()
         entries = [_entry(state, record, at) for record in records]
-        future = self._append(run, before, entries, is_lazy=lazy, claims=claims)
+        future = self._append(run, before, entries, is_lazy=lazy, claims=claims, is_owed=isinstance(records[-1], _OWED))
         if state.in_doubt or name in self._doubtful:
             self._note_doubt(state)
         if state.phase is not phase or before == 0 or (phase is not _PREPARING and state.is_open is not was_open):
@@ -481,13 +486,23 @@ class Trajectories:
             self._retire(run)
 
     def _append(
-        self, run: Run, before: int, entries: Sequence[Entry], *, is_lazy: bool, claims: Sequence[KeyClaim] = ()
+        self,
+        run: Run,
+        before: int,
+        entries: Sequence[Entry],
+        *,
+        is_lazy: bool,
+        claims: Sequence[KeyClaim] = (),
+        is_owed: bool = False,
     ) -> asyncio.Future[None]:
         """Queue entries that were folded into the run, which had the version `before`. Whoever does goes on to `_follow`."""
         state = run.state
-        append = Append(state.id, before, entries, state.phase._value_, state.is_open, state.agent, claims)
+        append = Append(state.id, before, entries, state.phase._value_, state.is_open, state.agent, claims, is_owed)
         future = self.journal.append(append, lazy=is_lazy)
-        run.pending.add(future)
+        if run.pending:
+            run.pending.add(future)
+        else:
+            run.pending = {future}
         return future
 
     def _follow(
@@ -663,12 +678,17 @@ class Trajectories:
         seen_to: asyncio.Future[None],
         future: asyncio.Future[None],
     ) -> None:
-        run.pending.discard(future)
+        pending = run.pending
+        pending.discard(future)
+        if not pending:
+            run.pending = NONE
         if future.cancelled():
             seen_to.cancel()
             return
         error = future.exception()
         if error is None:
+            if not before:
+                run.opening = None  # it is written down
             if self._aside and not run.is_lost:
                 self._aside.pop(run.state.id, None)  # what hung before this can get there no more
             if not seen_to.done():

@@ -26,6 +26,7 @@ from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Su
 from gateway.core.policy import Effect
 from gateway.core.records import BudgetTightened, ChildSettled, UsageReported
 from gateway.core.saga import Open
+from gateway.core.sparse import own
 from gateway.core.tool import Usage
 from gateway.core.trajectory import UNSENT_FAULT, StepState, Trajectory
 from gateway.journal import JournalUnavailable
@@ -127,7 +128,8 @@ class BudgetStage(Passable):
             return Rejected(refusal)
         taken = _known(call, run)
         spend(run, taken)
-        flying, flight = run.flying, Flight(dict(taken))
+        run.flying = flying = own(run.flying)
+        flight = Flight(dict(taken))
         flying[call] = flight
         outcome: Outcome | None = None
         try:

@@ -8,6 +8,7 @@ meanwhile waits for its outcome.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import assert_never
 
 import orjson
@@ -33,6 +34,7 @@ from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Su
 from gateway.core.records import StepCommitted, decode
 from gateway.core.saga import Open
 from gateway.core.settle import still_working_s, why_not_resent
+from gateway.core.sparse import NOTHING, excluding, including
 from gateway.core.trajectory import Step, StepState
 from gateway.journal import Journal, JournalCorrupt, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
@@ -40,7 +42,8 @@ from gateway.stages.outbox import staged_answer
 
 __all__ = ["IdempotencyStage"]
 
-FlightKey = tuple[str, str]
+FlightKey = tuple[str, str | bytes]
+"""The run, and the digest of the agent's own key or of the action."""
 
 
 class _Flight:
@@ -67,35 +70,73 @@ class IdempotencyStage:
         self._clock = clock
         self._flights: dict[FlightKey, _Flight] = {}
 
-    async def __call__(self, call: Call, proceed: Handler) -> Outcome:
-        """Find the call's run; for a write, find out what it repeats."""
+    def __call__(self, call: Call, proceed: Handler) -> Awaitable[Outcome]:
+        """Find the call's run; for a write, find out what it repeats. A read whose run is at hand is passed on as it is."""
         if call.lane is not FORWARD:
-            return await proceed(call)
+            return proceed(call)
         if call.step is not None:
-            return await self._resume(call, proceed, call.step)
+            return self._resume(call, proceed, call.step)
+        if not call.operation.is_read:
+            return self._lead(call, proceed)
+        run = self._at_hand(call) if call.trajectory else self._trajectories.current(call.agent)
+        if not isinstance(run, Run):
+            return self._read(call, proceed)
+        call.trajectory, run.touched_s = run.state.id, self._clock.now()
+        return proceed(call)
+
+    def _at_hand(self, call: Call) -> Run | None:
+        """Return the run that a call names, if it is in memory and nothing stands against its use."""
+        run = self._trajectories.get(call.trajectory)
+        if run is None or run.is_lost or (call.is_agent_proven and run.state.agent != call.agent):
+            return None
+        return run
+
+    async def _read(self, call: Call, proceed: Handler) -> Outcome:
+        """A read whose run has to be looked up, or may not be used."""
+        refused = await self._look_up(call)
+        return await proceed(call) if refused is None else refused
+
+    async def _look_up(self, call: Call) -> Rejected | None:
+        try:
+            found = await self._find(call, "", "", None)
+        except JournalUnavailable as error:
+            return _unavailable(call, error)
+        if isinstance(found, Refusal):
+            return Rejected(found)
+        run, _ = found
+        call.trajectory, run.touched_s = run.state.id, self._clock.now()
+        return None
+
+    async def _meet(self, call: Call, proceed: Handler) -> Outcome | FlightKey:
+        """Return the outcome of a write that repeats another, or, if it is new, the key under which others may join it.
+
+        What it takes to find that out is let go of before the call goes on, which may wait for long.
+        """
         caller = None if call.caller_key is None else caller_digest(call.agent, call.tool.name, call.caller_key)
         action, content = call.action.hex(), call.fingerprint.hex()
         joined: int | None = None
         while True:
-            try:
-                found = await self._find(call, action, content, caller)
-            except JournalUnavailable as error:
-                return _unavailable(call, error)
-            if isinstance(found, Refusal):
-                return Rejected(found)
-            run, recalled = found
+            at_hand = None if caller is not None else self._at_hand(call)
+            if at_hand is not None:
+                run, recalled = at_hand, recall(at_hand.state, action=action, fingerprint=content, caller=None)
+            else:
+                try:
+                    found = await self._find(call, action, content, caller)
+                except JournalUnavailable as error:
+                    return _unavailable(call, error)
+                if isinstance(found, Refusal):
+                    return Rejected(found)
+                run, recalled = found
             call.trajectory = run.state.id
             run.touched_s = self._clock.now()
-            if call.operation.is_read:
-                return await proceed(call)
-            flight_key = (run.state.id, caller or action)
+            flight_key = (run.state.id, caller or call.action)
             flight = self._flights.get(flight_key)
             if flight is None and joined is not None and isinstance(recalled, New):
                 # Its answer reached another caller while this one was waiting for the same step.
                 recalled = _ended(run, joined)
             if flight is None:
                 if isinstance(recalled, New):
-                    return await self._lead(call, proceed, flight_key)
+                    return flight_key
                 return await self._act(call, proceed, run, recalled, flight_key)
             shared, joined = await self._wait(call, flight)
             if shared is not None:
@@ -114,7 +155,7 @@ class IdempotencyStage:
         if call.caller_key is not None:
             return False
         action = call.action.hex()
-        if (run.state.id, action) in self._flights:
+        if (run.state.id, call.action) in self._flights:
             return False
         if call.trajectory and action not in run.state.actions:
             return True
@@ -139,7 +180,7 @@ class IdempotencyStage:
         step = None if run is None else run.state.steps.get(number)
         if run is None or step is None or step.state is not StepState.IN_DOUBT:
             return _conflict(call, step)
-        flight_key = (run.state.id, step.caller or step.action)
+        flight_key = (run.state.id, step.caller or call.action)
         flight = self._flights.get(flight_key)
         if flight is None:
             return await self._act(call, proceed, run, Doubtful(step), flight_key)
@@ -158,7 +199,7 @@ class IdempotencyStage:
                 opening = Open(
                     agent=call.agent,
                     is_implicit=not call.is_run_named,
-                    budget={} if call.budget is None else dict(call.budget),
+                    budget=NOTHING if call.budget is None else dict(call.budget),
                 )
                 run = await self._trajectories.named(call.trajectory, opening)
             if isinstance(run, Run) and call.is_agent_proven and run.state.agent != call.agent:
@@ -215,12 +256,12 @@ class IdempotencyStage:
             case Deferred(step):
                 if step.number in run.busy:
                     return _conflict(call, step)
-                run.busy.add(step.number)
+                run.busy = including(run.busy, step.number)
                 call.step, call.key = step.number, step.key
                 try:
                     return await self._lead(call, proceed, flight_key)
                 finally:
-                    run.busy.discard(step.number)
+                    run.busy = excluding(run.busy, step.number)
                     run.notify()
             case Mismatch(step):
                 return Rejected(Refusal(
@@ -235,7 +276,13 @@ class IdempotencyStage:
             case _ as never:
                 assert_never(never)
 
-    async def _lead(self, call: Call, proceed: Handler, flight_key: FlightKey) -> Outcome:
+    async def _lead(self, call: Call, proceed: Handler, flight_key: FlightKey | None = None) -> Outcome:
+        """Let a call go on while its repeats wait for it; without a key, find out first whether it is one itself."""
+        if flight_key is None:
+            met = await self._meet(call, proceed)
+            if not isinstance(met, tuple):
+                return met
+            flight_key = met
         flight = self._flights[flight_key] = _Flight()
         try:
             outcome = await proceed(call)

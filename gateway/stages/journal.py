@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from gateway.clock import Bounds, Clock
+from gateway.clock import Alarms, Clock
 from gateway.core.call import COMPENSATION, Call, Handler
 from gateway.core.codes import Code
 from gateway.core.idempotency import caller_digest
@@ -20,6 +20,7 @@ from gateway.core.outcome import Outcome, Refusal, Rejected
 from gateway.core.records import CompensationIntended, RecordedRequest, StepFailed, StepIntended, StepReleased
 from gateway.core.saga import Begin, IntendCompensation, admits_repeat, admits_settling, decide
 from gateway.core.settle import why_not_resent
+from gateway.core.sparse import excluding, including
 from gateway.core.trajectory import UNSENT_FAULT, StepState
 from gateway.journal import Conflict, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
@@ -45,7 +46,7 @@ class JournalStage:
         self._trajectories = trajectories
         self._clock = clock
         self._telemetry = telemetry
-        self._bounds: Bounds | None = None
+        self._alarms: Alarms | None = None
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Make the intent durable, then go on."""
@@ -78,7 +79,7 @@ class JournalStage:
 
     async def _again(self, run: Run, call: Call, number: int) -> Refusal | None:
         """Another attempt of a step that has its intent; one that was staged or deferred is released first."""
-        run.busy.add(number)
+        run.busy = including(run.busy, number)
         call.is_committed_to_send = True
         if run.state.steps[number].state not in (StepState.STAGED, StepState.DEFERRED):
             return None
@@ -122,7 +123,10 @@ class JournalStage:
         assert isinstance(intent, StepIntended)
         number = intent.step
         call.step, call.key, call.is_committed_to_send = number, intent.key, True
-        run.busy.add(number)
+        if run.busy:
+            run.busy.add(number)
+        else:
+            run.busy = {number}
         is_lazy = operation.journal is _LAZY
         claims = () if caller is None else claims_of(call, caller, number, at)
         future = self._trajectories.record(run, records, lazy=is_lazy, claims=claims)
@@ -130,16 +134,16 @@ class JournalStage:
         why = None if is_lazy else await self._durable(run, call, future)
         if why is None:
             return None
-        run.busy.discard(number)
+        run.busy = excluding(run.busy, number)
         call.step, call.key, call.is_committed_to_send = None, None, False
         return _unavailable(call, why).refusal
 
     async def _durable(self, run: Run, call: Call, future: asyncio.Future[None]) -> str | None:
         """Wait for the disk, until the call's deadline. Returns why it may not be relied on, or None."""
-        bounds = self._bounds
-        if bounds is None:
-            bounds = self._bounds = Bounds(future.get_loop())
-        bounds.put(future, max(_LEAST_S, call.deadline - self._clock.now()))
+        alarms = self._alarms
+        if alarms is None:
+            alarms = self._alarms = Alarms(future.get_loop())
+        bound = alarms.bound(future, max(_LEAST_S, call.deadline - self._clock.now()))
         try:
             await future
         except asyncio.CancelledError:
@@ -151,7 +155,7 @@ class JournalStage:
         except (JournalUnavailable, Conflict) as error:
             return str(error)
         finally:
-            bounds.take_off(future)
+            alarms.give_up(bound)
         return None
 
     async def _kept(self, call: Call) -> RecordedRequest | None:

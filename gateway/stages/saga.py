@@ -30,6 +30,7 @@ from gateway.core.records import (
 )
 from gateway.core.retry import conclude
 from gateway.core.saga import Doubt, admits, admits_settling
+from gateway.core.sparse import NONE
 from gateway.core.tool import BoundRequest, Operation
 from gateway.core.trajectory import UNSENT_FAULT
 from gateway.journal import Conflict, Journal, JournalUnavailable
@@ -91,7 +92,9 @@ class SagaStage(Passable):
         finally:
             if call.step is not None:
                 run = self._home(run, call) if run.is_lost else run
-                run.busy.discard(call.step)
+                if run.busy:
+                    run.busy.discard(call.step)
+                    run.busy = run.busy or NONE
                 run.notify()
 
     def lets_pass(self, call: Call) -> bool:

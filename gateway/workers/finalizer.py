@@ -22,6 +22,7 @@ from gateway.core.outbox import Await, Done, Send, next_finish, stalled
 from gateway.core.outcome import Outcome, Rejected
 from gateway.core.records import StepIntended
 from gateway.core.saga import Commit, Freeze, NoteRecoveryFailure
+from gateway.core.sparse import excluding, including
 from gateway.core.tool import Catalog, Operation, ToolSpec
 from gateway.core.trajectory import Phase, Step, StepState
 from gateway.journal import Conflict, JournalUnavailable
@@ -144,11 +145,11 @@ class Finalizer:
                 return True  # the agent has taken it meanwhile
             attempt += 1
             began = self._clock.now()
-            run.busy.add(step.number)
+            run.busy = including(run.busy, step.number)
             try:
                 outcome = await self._once(run, step, tool, operation, intended)
             finally:
-                run.busy.discard(step.number)
+                run.busy = excluding(run.busy, step.number)
                 run.notify()
             _still_there(run)
             if run.state.phase is not Phase.FINALIZING or step.state not in _UNDONE:

@@ -327,7 +327,7 @@ def test_delivered_results_ride_on_the_next_intent() -> None:
     assert isinstance(intent, StepIntended)
     assert intent.delivered == [1]
     run.fold([intent])
-    assert run.state.newly_delivered == []
+    assert run.state.newly_delivered == ()
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.egress.connection import ExchangeError, Garbled
+from gateway.clock import Alarms
+from gateway.egress.connection import Connection, Exchange, ExchangeError, Garbled
 from tests.fuzz.answers import received
-from tests.fuzz.rig import run
+from tests.fuzz.rig import Sink, run
+from tests.tools import LONG
 
 
 def result(data: bytes, cuts: list[int]) -> tuple[int | type[ExchangeError] | None, bytes | None, bool]:
@@ -48,3 +52,25 @@ def test_rubbish_in_the_same_piece_as_an_answer_makes_both_worthless() -> None:
 
 def test_a_switch_of_protocols_is_an_answer_that_the_egress_refuses() -> None:
     assert result(b"HTTP/1.1 101 X\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", [])[0] == 101
+
+
+async def test_there_is_a_parser_only_while_an_answer_comes_in_pieces() -> None:
+    """A call may wait for long, and a kept connection for longer."""
+    loop = asyncio.get_running_loop()
+    connection = Connection(loop, Alarms(loop), lambda _: None)
+    connection.connection_made(Sink())
+    for pieces in (
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\na", b"bc"],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"],
+    ):
+        exchange = Exchange(loop, LONG, is_bounded=True)
+        connection.begin(exchange, b"GET / HTTP/1.1\r\n\r\n", None)
+        assert connection._parser is None
+        for piece in pieces:
+            connection.data_received(piece)
+            assert (connection._parser is not None) == (len(pieces) > 1)
+        assert exchange.has_ended()
+        assert connection.finish()
+        assert connection._parser is None
+        assert connection.is_usable
+    connection.abort()

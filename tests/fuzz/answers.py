@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
+from gateway.clock import Alarms
 from gateway.core.headers import answer_head
 from gateway.core.message import BytesBody, Headers, Reply
 from gateway.egress.connection import Connection, Exchange, ExchangeError
@@ -108,7 +109,7 @@ async def _told(answer: OutgoingResponse, method: str) -> bytes:
 async def received(data: bytes, cuts: list[int], method: str = "GET") -> Received:
     """Feed a connection an answer cut into pieces, then its end, and return what became of it."""
     loop = asyncio.get_running_loop()
-    connection, exchange = Connection(loop, lambda _: None), Exchange(loop, LONG, True, method == "HEAD")
+    connection, exchange = Connection(loop, Alarms(loop), lambda _: None), Exchange(loop, LONG, True, method == "HEAD")
     sink = Sink()
     connection.connection_made(sink)
     connection.begin(exchange, method.encode() + b" / HTTP/1.1\r\n\r\n", None)

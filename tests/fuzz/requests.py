@@ -11,6 +11,7 @@ import asyncio
 import re
 from typing import NamedTuple
 
+from gateway.clock import Alarms
 from gateway.core.header_filter import FORWARDED_FIELDS
 from gateway.core.headers import protected_option, request_fields
 from gateway.core.message import Body, BytesBody, Request
@@ -115,7 +116,7 @@ def sent(request: Request) -> bytes:
 
 async def _sent(head: bytes, body: Body | None) -> bytes:
     loop = asyncio.get_running_loop()
-    sink, connection = Sink(), Connection(loop, lambda _: None)
+    sink, connection = Sink(), Connection(loop, Alarms(loop), lambda _: None)
     exchange = Exchange(loop, LONG, True)
     connection.connection_made(sink)
     connection.begin(exchange, head, body)

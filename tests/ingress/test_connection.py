@@ -1,12 +1,96 @@
-"""A connection of an agent, without sockets: how it is cut is the network's affair. See also tests/fuzz."""
+"""A connection of an agent, without sockets: how it is cut is the network's affair, and it has no parser while nothing of a
+message is in it. See also tests/fuzz."""
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.core.message import BytesBody
+from gateway.ingress.connection import AgentConnection
+from gateway.ingress.http import HttpFront, IncomingRequest, OutgoingResponse
 from tests.fuzz.requests import served
-from tests.fuzz.rig import run
+from tests.fuzz.rig import Sink, run
+
+GET = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n"
+POST = b"POST /b HTTP/1.1\r\nHost: a\r\nContent-Length: 7\r\n\r\n\r\n\r\nabc"
+CHUNKED = b"POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+
+
+class Front:
+    """A front whose answers wait until they are let go."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[bytes, bytes]] = []
+        self.free = asyncio.Event()
+        self.front = HttpFront(self._handle)
+        self.sink = Sink()
+        self.connection = AgentConnection(self.front, asyncio.get_running_loop())
+        self.connection.connection_made(self.sink)
+
+    async def _handle(self, request: IncomingRequest) -> OutgoingResponse:
+        body = b"".join([piece async for piece in request.stream().chunks()])
+        await self.free.wait()
+        self.seen.append((request.target, body))
+        return OutgoingResponse(status=200, body=BytesBody(b"ok"))
+
+    async def feed(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            self.connection.data_received(piece)
+            await self.settle()
+
+    async def settle(self) -> None:
+        for _ in range(8):
+            await asyncio.sleep(0)
+
+    @property
+    def has_parser(self) -> bool:
+        return self.connection._parser is not None
+
+    async def close(self) -> None:
+        self.connection.connection_lost(None)
+        await self.front.close()
+
+
+@pytest.mark.parametrize(
+    "pieces", [[GET], [POST], [POST[:-7], POST[-7:]], [POST[:-3], POST[-3:-1], POST[-1:]], [CHUNKED]]
+)
+async def test_a_whole_request_that_waits_has_no_parser_and_neither_has_an_idle_connection(pieces: list[bytes]) -> None:
+    front = Front()
+    assert not front.has_parser
+    await front.feed(*pieces)
+    assert not front.has_parser
+    front.free.set()
+    await front.settle()
+    await front.feed(GET)
+    assert [target for target, _ in front.seen] == [pieces[0].split(b" ")[1], b"/a"]
+    assert not front.has_parser
+    await front.close()
+
+
+@pytest.mark.parametrize("behind", range(1, len(GET)))
+async def test_what_has_begun_behind_a_whole_request_is_kept(behind: int) -> None:
+    """The place where the first ends is computed, and nothing behind it may be taken for a beginning."""
+    front = Front()
+    for first in (GET, POST):
+        await front.feed(first + GET[:behind])
+        assert front.has_parser
+        front.free.set()
+        await front.feed(GET[behind:])
+    assert [target for target, _ in front.seen] == [b"/a", b"/a", b"/b", b"/a"]
+    assert front.seen[2][1] == b"\r\n\r\nabc"
+    await front.close()
+
+
+async def test_a_body_that_looks_like_the_end_of_a_head_hides_nothing_behind_it() -> None:
+    front = Front()
+    front.free.set()
+    await front.feed(POST[:-7] + b"\r\n\r\n\r\n\r" + GET[:9], GET[9:])
+    assert front.seen == [(b"/b", b"\r\n\r\n\r\n\r"), (b"/a", b"")]
+    await front.close()
 
 
 @settings(max_examples=100, deadline=None)

@@ -28,6 +28,7 @@ from gateway.core.records import (
     encode,
 )
 from gateway.core.saga import Abort, Commit, Complete, Open
+from gateway.core.sparse import including
 from gateway.core.trajectory import UNSENT_FAULT, Phase, Step, StepState, Trajectory
 from gateway.journal import Append, Entry, JournalCorrupt, JournalUnavailable
 from gateway.journal.aside import KEPT, Aside, is_observation
@@ -339,7 +340,7 @@ async def test_what_is_under_way_goes_over_to_the_run_read_anew(made: Callable[[
     runs = trajectories(journal)
     run = a_run(await runs.named("r1", Open(agent="ann")))
     await do(runs, run, begin())
-    run.busy.add(1)
+    run.busy = including(run.busy, 1)
     flying = run.flying
     journal.break_down()
     with pytest.raises(JournalUnavailable):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -144,6 +145,20 @@ async def test_a_full_queue_refuses_at_once_and_recovers(store, make):
     await asyncio.gather(taken, *queued)
     await committer.append(append("d", 0))
     assert store.batches == [["a"], ["0", "1"], ["d"]]
+
+
+async def test_what_has_become_of_something_sent_is_taken_by_a_full_queue(store, make):
+    """To refuse it would not undo it, and would leave its run to be read again."""
+    committer = make(queue_appends=1, queue_bytes=5_000)
+    store.gate.clear()
+    taken = committer.append(append("a", 0))
+    await store.called.wait()
+    queued = committer.append(append("b", 0, "x" * 4_000))
+    owed = committer.append(replace(append("c", 0, "x" * 4_000), is_owed=True))
+    assert committer.append(append("d", 0)).exception() is not None
+    store.gate.set()
+    await asyncio.gather(taken, queued, owed)
+    assert store.batches == [["a"], ["b", "c"]]
 
 
 async def test_the_queue_is_bounded_in_bytes_too(store, make):

@@ -25,6 +25,7 @@ from gateway.core.records import (
     decode,
 )
 from gateway.core.saga import Abort, Begin, Commit, Complete, Doubt, Open
+from gateway.core.sparse import excluding, including
 from gateway.core.trajectory import Phase, StepState
 from gateway.journal import Journal, JournalCorrupt, JournalUnavailable
 from gateway.journal.memory import MemoryJournal
@@ -84,6 +85,23 @@ async def test_the_opening_is_written_with_the_first_step_in_one_append() -> Non
     (append,) = journal.appends
     assert [type(decode(e.kind, e.data)) for e in append.entries] == [TrajectoryOpened, StepIntended]
     assert append.expected == 0
+
+
+async def test_outcomes_are_owed_and_intents_are_not() -> None:
+    """A full queue refuses what has not been sent yet, and takes what has become of everything else."""
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    run = a_run(runs.current("ann"))
+    await do(runs, run, begin(), Complete(step=1, reply=OK), begin("a2"), Doubt(step=2, fault="timeout", detail="late"))
+    assert [append.is_owed for append in journal.appends] == [False, True, False, True]
+
+
+async def test_what_opened_a_run_is_kept_until_that_is_on_disk() -> None:
+    journal = FaultyJournal()
+    runs = trajectories(journal)
+    run = a_run(await runs.named("r1", Open(agent="ann")))
+    await do(runs, run, begin())
+    assert run.opening is None
 
 
 async def test_an_implicit_run_is_followed_by_another_after_its_pivot_and_after_enough_steps() -> None:
@@ -164,11 +182,11 @@ async def test_an_outcome_that_could_not_be_written_is_written_once_the_disk_wor
     runs = trajectories(journal)
     run = a_run(await runs.named("r1", Open(agent="ann")))
     await do(runs, run, begin())
-    run.busy.add(1)
+    run.busy = including(run.busy, 1)
     journal.break_down()
     with pytest.raises(JournalUnavailable):
         await runs.record(run, [StepCommitted(step=1, reply=OK)])
-    run.busy.discard(1)
+    run.busy = excluding(run.busy, 1)
     assert runs.has_aside
     journal.mend()
     await runs.write_aside()
@@ -184,7 +202,7 @@ async def test_an_outcome_that_comes_after_its_run_was_lost_finds_its_way() -> N
     runs = trajectories(journal)
     run = a_run(await runs.named("r1", Open(agent="ann")))
     await do(runs, run, begin("a1"), begin("a2"))
-    run.busy.update({1, 2})
+    run.busy = {1, 2}
     journal.break_down()
     with pytest.raises(JournalUnavailable):
         await runs.record(run, [StepCommitted(step=1, reply=OK)])

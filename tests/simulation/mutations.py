@@ -21,6 +21,7 @@ from gateway.core.outbox import Send
 from gateway.core.outcome import Failed, InDoubt, Success
 from gateway.core.records import StepCommitted, StepReleased
 from gateway.core.saga import Nothing, Stuck, Undo, Wait
+from gateway.core.sparse import excluding, including
 from gateway.core.trajectory import Phase, StepState
 from gateway.ingress import desk
 from gateway.journal import trajectories
@@ -397,7 +398,7 @@ def _staged_at_once() -> AbstractContextManager[Any]:
 @mutation("a release is durable before the call leaves")
 def _release_not_awaited() -> AbstractContextManager[Any]:
     async def hasty(self: Any, run: Any, call: Any, number: int) -> None:
-        run.busy.add(number)
+        run.busy = including(run.busy, number)
         call.is_committed_to_send = True
         if run.state.steps[number].state in (StepState.STAGED, StepState.DEFERRED):
             self._trajectories.record(run, [StepReleased(step=number)])
@@ -511,7 +512,7 @@ def _stale_leases() -> AbstractContextManager[Any]:
 @mutation("a run whose write failed is read again")
 def _memory_believed() -> AbstractContextManager[Any]:
     def appended(self: Any, run: Any, before: int, records: Any, entries: Any, is_lazy: bool, future: Any) -> None:
-        run.pending.discard(future)
+        run.pending = excluding(run.pending, future)
         if not future.cancelled():
             future.exception()
 

@@ -8,6 +8,7 @@ from gateway.core.codes import Code
 from gateway.core.manifest import TimeoutSettings
 from gateway.core.records import RecordedReply, StepCommitted
 from gateway.core.saga import Begin, Commit, Complete, Freeze, Open
+from gateway.core.sparse import including
 from gateway.core.trajectory import Phase, StepState
 from gateway.core.views import trajectory_view
 from gateway.journal.memory import MemoryJournal
@@ -64,7 +65,7 @@ async def test_a_step_that_runs_twice_its_time_needs_recovery() -> None:
     desk.janitor = Janitor(desk.runs, desk.clock, Telemetry(), catalog=lambda: catalog_of(tool_of("pay", operation)))
     begin = Begin(tool="pay", operation=operation, action="aa", fingerprint="f", method="POST", target="/", salt=b"s")
     assert await desk.runs.decided(run, begin) is None
-    run.busy.add(1)
+    run.busy = including(run.busy, 1)
     await desk.clock.advance(20.0)
     await desk.janitor.run_once(desk.clock.now())
     assert run.state.needs_recovery == []
