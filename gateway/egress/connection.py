@@ -152,6 +152,7 @@ _new_parser = partial(
     max_field_size=FIELD_BYTES,
     max_headers=FIELDS,
 )
+_new_bodiless_parser = partial(_new_parser, response_with_body=False)
 
 
 class Connection(BaseProtocol):
@@ -264,7 +265,8 @@ class Connection(BaseProtocol):
                 self._stray()
             return
         if parser is None:
-            parser = self._parser = _new_parser(self, self._loop, response_with_body=not exchange.is_bodiless)
+            new_parser = _new_bodiless_parser if exchange.is_bodiless else _new_parser
+            parser = self._parser = new_parser(self, self._loop)
         try:
             messages, is_switched, tail = parser.feed_data(data)
         except Exception as error:
