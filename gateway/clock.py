@@ -19,7 +19,7 @@ __all__ = ["Alarm", "Alarms", "Clock", "SystemClock", "settled", "wait_until"]
 # Event loops count in whole milliseconds or better and may fire a hair early.
 _TICK_S = 0.002
 # Below this many places it is not worth while to look for those that were given up.
-_LEAST_ROOM: Final = 128
+_LEAST_ROOM: Final = 64
 
 
 class Clock(Protocol):

@@ -165,6 +165,7 @@ _new_parser = partial(
     max_field_size=FIELD_BYTES,
     max_headers=FIELDS,
 )
+_new_bodiless_parser = partial(_new_parser, response_with_body=False)
 
 
 class Connection(BaseProtocol):
@@ -267,7 +268,8 @@ class Connection(BaseProtocol):
             if not exchange.is_to_head and (whole := whole_answer(data)) is not None:
                 self._take(exchange, whole)
                 return
-            parser = self._parser = _new_parser(self, self._loop, response_with_body=not exchange.is_to_head)
+            new_parser = _new_bodiless_parser if exchange.is_to_head else _new_parser
+            parser = self._parser = new_parser(self, self._loop)
         try:
             messages, is_switched, tail = parser.feed_data(data)
         except Exception as error:

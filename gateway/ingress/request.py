@@ -110,7 +110,7 @@ class IncomingRequest:
         self.version = message.version
         self.wants_websocket = message.upgrade and asks_for_websocket(message)
         self.is_kept_alive = not message.should_close and message.method != "CONNECT" and not self.wants_websocket
-        self.fields = fields = first_values(message.raw_headers)
+        self.fields = fields = first_values(self.headers)
         length = fields.get(b"content-length")
         self._body_size = None if message.chunked else int(length or 0)
         self.has_body = message.chunked or length is not None

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Final
 
 from gateway.clock import Clock
@@ -51,6 +52,7 @@ class BreakerStage:
         left_s = call.deadline - sent
         lease_s = (left_s if left_s > 0.0 else 0.0) + LEASE_SLACK_S
         answer = breaker.acquire(sent, may_be_canary=may_be_canary, lease_s=lease_s)
+        del left_s, lease_s  # the call may wait for long
         if answer.transitions:
             self._report(guard, answer.transitions)
         if isinstance(answer, BreakerRefusal):
@@ -68,7 +70,9 @@ class BreakerStage:
                 self._report(guard, moves)
         if (reply := streamed_reply(outcome)) is not None:
             # A streamed answer that breaks after its head counts against the tool.
-            _watch_body(reply, lambda: self._broke(guard, answer))
+            _watch_body(
+                reply, partial(self._broke, guard, answer)
+            )  # for a closure, every call that waits would keep cells
         return outcome
 
     def peek(self, call: Call) -> Rejected | None:
