@@ -167,11 +167,6 @@ class Run:
             self._watchers += (future,)
         return future
 
-    def opened(self, first: asyncio.Future[None]) -> None:
-        """Called once its first records are on disk, or failed: what is written down need not be known here."""
-        if not first.cancelled() and first.exception() is None:
-            self.opening = None
-
     def notify(self) -> None:
         """Wake who waits for a change."""
         if not self._watchers:
@@ -481,8 +476,6 @@ class Trajectories:
             self._note_doubt(state)
         if state.phase is not phase or before == 0 or state.is_open is not was_open:
             self._telemetry.trajectory_changed(state.id, state.phase.value, state.reason)
-            if before == 0:
-                future.add_done_callback(run.opened)
             if state.phase is not phase:
                 self.on_phase(state.id, state.phase)
             if state.is_open:
@@ -697,6 +690,8 @@ class Trajectories:
             return
         error = future.exception()
         if error is None:
+            if before == 0:
+                run.opening = None  # it is in the records now
             if self._aside and not run.is_lost:
                 self._aside.pop(run.state.id, None)  # what hung before this can get there no more
             return
