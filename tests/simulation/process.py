@@ -552,11 +552,11 @@ class Process:
             return Refusal(code=Code.JOURNAL_UNAVAILABLE, detail="")
 
     async def _wait_over(self) -> None:
-        """The run is over when it is closed or frozen, and the messages under way have arrived."""
+        """The run is over when it is closed or frozen on the disk, too, and the messages under way have arrived."""
+        ends = (Phase.SUCCEEDED, Phase.ABORTED_CLEAN, *(() if self._is_mended else (Phase.FROZEN,)))
         for _ in range(2000):
             run = await self._run()
-            ends = (Phase.SUCCEEDED, Phase.ABORTED_CLEAN, *(() if self._is_mended else (Phase.FROZEN,)))
-            if not run.state.version or run.state.phase in ends:
+            if not run.state.version or (run.state.phase in ends and await self._shown() in ends):
                 break
             await self.clock.sleep(10.0)
         await self.clock.sleep(30.0)
