@@ -14,6 +14,7 @@ import asyncio
 import gc
 import socket
 import tracemalloc
+from collections import Counter
 from collections.abc import Sequence
 
 import click
@@ -32,6 +33,7 @@ __all__ = ["CARRIED", "KIND", "Waiting", "count"]
 KIND = "waiting"
 CARRIED = ("read", "write")
 FIRST, MORE = 200, 400
+_LARGE = 4096
 _OTHERS = 1_000
 """From this index on agents are ours; the rig has its own."""
 
@@ -103,13 +105,31 @@ async def _count(workload: Workload) -> tuple[float, Sequence[tuple[str, float, 
             tracemalloc.stop()
         await waiting.end()
     ours = [tracemalloc.Filter(False, tracemalloc.__file__), tracemalloc.Filter(False, __file__)]
-    changes = after.filter_traces(ours).compare_to(before.filter_traces(ours), "lineno")
-    places = [
-        (str(one.traceback[0]).removeprefix(f"{ROOT}/"), one.size_diff / MORE, one.count_diff / MORE)
-        for one in changes
-        if one.size_diff
-    ]
+    places = _grown(before.filter_traces(ours), after.filter_traces(ours))
     return sum(size for _, size, _ in places), places
+
+
+def _grown(before: tracemalloc.Snapshot, after: tracemalloc.Snapshot) -> list[tuple[str, float, float]]:
+    """Return the places whose bytes differ, those that differ most first, with bytes and blocks a call.
+
+    Large blocks count where there is one for every other call at least. The rest are tables of the process, such as the
+    set of all tasks: they grow by doubling, for whichever call comes then, and depend on what was in them before.
+    """
+    sizes, blocks = Counter[tuple[str, bool]](), Counter[tuple[str, bool]]()
+    for snapshot, sign in ((before, -1), (after, 1)):
+        for trace in snapshot.traces:
+            kind = (str(trace.traceback[0]).removeprefix(f"{ROOT}/"), trace.size >= _LARGE)
+            sizes[kind] += sign * trace.size
+            blocks[kind] += sign
+    counted = Counter[str]()
+    for (place, is_large), size in sizes.items():
+        if not is_large or blocks[place, True] >= MORE / 2:
+            counted[place] += size
+    return [
+        (place, size / MORE, (blocks[place, False] + blocks[place, True]) / MORE)
+        for place, size in sorted(counted.items(), key=lambda item: -abs(item[1]))
+        if size
+    ]
 
 
 def count(workload: str) -> tuple[float, Sequence[tuple[str, float, float]]]:
