@@ -166,6 +166,8 @@ class AgentConnection(BaseProtocol):
             self._parser = parser
         elif self._missing > 0:
             self._missing -= len(data)
+        incoming = self._incoming
+        is_of_body = incoming is not None and not incoming.is_eof()
         try:
             messages, is_upgrade, tail = parser.feed_data(data)
             if is_fresh and len(messages) == 1 and self._task is None and not is_upgrade:
@@ -188,7 +190,7 @@ class AgentConnection(BaseProtocol):
                 parser.set_upgraded(False)
                 messages, is_upgrade, tail = parser.feed_data(tail)
                 self._enqueue(messages)
-            if not messages and data:
+            if not messages and not is_of_body:
                 self._count_head(len(data))
             if self._is_after_chunks and self._incoming is not None and self._incoming.is_eof():
                 self._begin_anew()
@@ -327,12 +329,11 @@ class AgentConnection(BaseProtocol):
             self._is_deaf = True
 
     def _count_head(self, size: int) -> None:
-        """Bound a head as a whole: the parser only knows lines and fields."""
-        incoming = self._incoming
-        if incoming is None or incoming.is_eof():
-            self._head_bytes += size
-            if self._head_bytes > HEAD_BYTES:
-                raise HeadTooLarge
+        """Bound a head as a whole: the parser only knows lines and fields. What came together with the end of a body is not
+        counted, which is one piece at most."""
+        self._head_bytes += size
+        if self._head_bytes > HEAD_BYTES:
+            raise HeadTooLarge
 
     def _garbled(self, error: Exception) -> None:
         """What came is no request, or no body: nothing after it can be read."""

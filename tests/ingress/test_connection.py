@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.message import BytesBody
-from gateway.ingress.connection import AgentConnection
+from gateway.ingress.connection import HEAD_BYTES, AgentConnection
 from gateway.ingress.http import HttpFront, IncomingRequest, OutgoingResponse
 from tests.fuzz.requests import served
 from tests.fuzz.rig import Sink, run
@@ -105,3 +105,32 @@ def test_where_the_network_cuts_a_request_makes_no_difference(cuts: list[int], c
     assert len(whole.requests) == count
     parts = run(served(data, cuts))
     assert (parts.requests, parts.written.count(b"HTTP/1.1 200 ")) == (whole.requests, count)
+
+
+@pytest.mark.parametrize("size", [HEAD_BYTES, HEAD_BYTES + 1, 4 * HEAD_BYTES])
+@pytest.mark.parametrize("is_chunked", [False, True])
+async def test_a_large_last_piece_of_a_body_is_no_large_head(size: int, is_chunked: bool) -> None:
+    """It was counted as one where it ended the body, and the answer was followed by a 431 that nobody had asked for."""
+    head, start, end = b"POST /d HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (size + 2), b"ab", b"x" * size
+    if is_chunked:
+        head = b"POST /d HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        start, end = b"2\r\nab\r\n", b"%x\r\n%b\r\n0\r\n\r\n" % (size, end)
+    front = Front()
+    front.free.set()
+    await front.feed(head + start, end)
+    await front.feed(GET)
+    assert [(target, len(body)) for target, body in front.seen] == [(b"/d", size + 2), (b"/a", 0)]
+    assert bytes(front.sink.written).count(b"HTTP/1.1 ") == 2
+    assert not front.sink.is_closing()
+    await front.close()
+
+
+async def test_a_head_that_does_not_end_is_bounded_also_behind_a_body() -> None:
+    front = Front()
+    front.free.set()
+    await front.feed(
+        POST, *[b"GET /a HTTP/1.1\r\nHost: a\r\n" + b"X: 1\r\n" * 20, *[b"Y: " + b"y" * 4000 + b"\r\n"] * 17]
+    )
+    assert [target for target, _ in front.seen] == [b"/b"]
+    assert bytes(front.sink.written).count(b"HTTP/1.1 431 ") == 1
+    await front.close()

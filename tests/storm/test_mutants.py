@@ -73,7 +73,7 @@ RULES: dict[str, tuple[Mutant, str, str]] = {
     "who asks more often gets more": (_first_come_first_served, "fairness", "seawall.groups.keen.goodput_per_s >= 29"),
     "the queue has no bound": (
         lambda patch: patch.setattr(
-            admission.Admission, "_refusal", lambda self, is_ours, now, deadline, has_token: None
+            admission.Admission, "refusal", lambda self, is_ours, now, deadline, has_token: None
         ),
         "hysteresis",
         "seawall.p99_ms <= 300",
