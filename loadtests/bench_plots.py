@@ -17,7 +17,7 @@ from typing import Any
 import click
 import matplotlib as mpl
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 __all__ = ["PLOTS", "main"]
 
@@ -36,7 +36,7 @@ _COLOURS = {
     "bare-uvloop": "#e07a00", "envoy": "#5e60ce", "nginx": "#555555", "haproxy": "#8d6e63", "node-http-proxy": "#0081a7",
     "mitmproxy": "#b5838d",
 }  # fmt: skip
-_KINDS = {"read": "Reads", "write": "Writes: Seawall journals them, the others only forward"}
+_KINDS = {"read": "Reads", "write": "Writes, which only Seawall journals"}
 
 
 def _systems(rows: Iterable[Row]) -> list[str]:
@@ -112,8 +112,10 @@ def added(rows: Sequence[Row]) -> Figure:
         axes.set_yticks(range(len(mine)), [row["system"] for row in mine])
         axes.set_title(title)
         rate = mine[0]["point"]["rate"] if mine else 0.0
-        axes.set_xlabel(f"ms added at {rate:g} calls/s: median (dot) to 99th percentile (bar)")
+        axes.set_xlabel(f"ms added at {rate:g} calls/s: median to 99th percentile")
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     return figure
 
