@@ -132,6 +132,7 @@ async def open_runs(gateway: Gateway, count: int, *, is_any_abandoned: bool = Fa
     """Open runs with a committed step in each, a few in each pass of the loop; some may be abandoned after a second."""
     operation = gateway.catalog().tools["bench"].operations["hold"]
     trajectories = gateway._trajectories
+    trajectories._max_open += count  # room for those of the calls that are made meanwhile
     for number in range(count):
         is_abandoned = is_any_abandoned and number % _ABANDONED == 0
         opening = Open(agent="ann", ttl_s=1.0 if is_abandoned else None, on_abandon="commit")
@@ -164,7 +165,6 @@ async def measure(runs: int, seconds: float, *, is_tuned: bool = True) -> Stalls
     """Return how long the loop was held while runs were opened, and while all was done that is done for them."""
     opening, serving = Pulse(), Pulse()
     async with standing(READ, is_still=False, backend=JournalBackend.SQLITE) as rig:
-        rig.gateway._trajectories._max_open += runs  # room for those of the calls that are made meanwhile
         if is_tuned:
             tune()
         with opening.felt():

@@ -16,7 +16,7 @@ from gateway.clock import Clock
 
 __all__ = ["Collector", "tune"]
 
-_YOUNG, _NEVER = 7_500, 1_000_000_000
+_YOUNG, _NEVER = 5_000, 1_000_000_000
 _FEW_RUNS = 200
 _AT_LATEST_S = 1_800.0
 
