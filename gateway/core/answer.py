@@ -18,6 +18,7 @@ from typing import Final
 
 from gateway.core.headers import HOP_BY_HOP, OURS
 from gateway.core.message import BytesBody, Reply
+from gateway.core.remembered import Remembered
 
 __all__ = ["whole_answer"]
 
@@ -46,7 +47,7 @@ def whole_answer(data: bytes) -> Reply | None:
     if not 2 < end <= HEAD_BYTES:
         return None
     status_line, _, lines = data[:end].partition(b"\r\n")
-    status = _STATUS_LINES(status_line)
+    status = _STATUS(status_line)
     if status is None:
         return None
     fields = _FIELD.findall(lines)
@@ -78,38 +79,24 @@ _STAYS: Final = 1
 _LENGTH: Final = 2
 _CONNECTION: Final = 3
 _PARSED: Final = 4
-_SPELLINGS: Final = 1024
 
 
-class _Fates(dict[bytes, int]):
-    """What becomes of fields by name, as spelt; worked out where it is asked for the first time."""
-
-    def __missing__(self, spelt: bytes) -> int:
-        fate = self._fate(spelt.lower())
-        if len(self) < _SPELLINGS:
-            self[spelt] = fate
-        return fate
-
-    def _fate(self, name: bytes) -> int:
-        if name == b"content-length":
-            return _LENGTH
-        if name == b"connection":
-            return _CONNECTION
-        if name in _FOR_THE_PARSER:
-            return _PARSED
-        return _GOES if name in HOP_BY_HOP or name.startswith(OURS) else _STAYS
+def _fate(spelt: bytes) -> int:
+    name = spelt.lower()
+    if name == b"content-length":
+        return _LENGTH
+    if name == b"connection":
+        return _CONNECTION
+    if name in _FOR_THE_PARSER:
+        return _PARSED
+    return _GOES if name in HOP_BY_HOP or name.startswith(OURS) else _STAYS
 
 
-class _StatusLines(dict[bytes, tuple[int, bytes] | None]):
-    """Status and reason by line, None where a parser has to look; tools use few lines."""
-
-    def __missing__(self, line: bytes) -> tuple[int, bytes] | None:
-        said = _STATUS_LINE.fullmatch(line)
-        status = None if said is None or int(said[1]) in _WITHOUT_BODY else (int(said[1]), said[2])
-        if len(self) < _SPELLINGS:
-            self[line] = status
-        return status
+def _status(line: bytes) -> tuple[int, bytes] | None:
+    """Return status and reason of a line; None where a parser has to look."""
+    said = _STATUS_LINE.fullmatch(line)
+    return None if said is None or int(said[1]) in _WITHOUT_BODY else (int(said[1]), said[2])
 
 
-_FATE: Final = _Fates().__getitem__
-_STATUS_LINES: Final = _StatusLines().__getitem__
+_FATE: Final = Remembered[bytes, int](_fate).__getitem__
+_STATUS: Final = Remembered[bytes, tuple[int, bytes] | None](_status).__getitem__

@@ -15,11 +15,12 @@ import json
 import re
 import struct
 from collections.abc import Callable
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple, NoReturn
 
 import orjson
+
+from gateway.core.remembered import Remembered
 
 __all__ = [
     "Digests",
@@ -49,17 +50,27 @@ _SHAPES: Final = bytes(0x39 if 0x30 <= byte < 0x3A else 0x2E if byte in b".eE" e
 """Digits to 9, what follows the digits of a float to a full stop, all else to a space."""
 
 
-@lru_cache(maxsize=256)
 def media_type(content_type: str) -> str:
     """Return the lower-case media type without its parameters."""
+    return _MEDIA_TYPE(content_type)
+
+
+def is_json(content_type: str) -> bool:
+    """Whether a Content-Type names JSON (`application/json`, `application/problem+json` and the like)."""
+    return _IS_JSON(content_type)
+
+
+def _media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
-@lru_cache(maxsize=256)
-def is_json(content_type: str) -> bool:
-    """Whether a Content-Type names JSON (`application/json`, `application/problem+json` and the like)."""
-    kind = media_type(content_type)
+def _is_json(content_type: str) -> bool:
+    kind = _media_type(content_type)
     return kind == "application/json" or kind.endswith("+json")
+
+
+_MEDIA_TYPE: Final = Remembered[str, str](_media_type).__getitem__
+_IS_JSON: Final = Remembered[str, bool](_is_json).__getitem__
 
 
 def canonical_body(content_type: str, body: bytes) -> bytes:
@@ -125,9 +136,9 @@ def digests(operation: str, method: str, target: str, content_type: str, body: b
     """
     canonical, raw = canonical_body(content_type, body), target.encode("utf-8", "surrogatepass")
     asked, length = _LENGTH(len(raw)) + raw, _LENGTH(len(canonical))
-    action = blake2b(_parts(operation, method) + asked + length, digest_size=DIGEST_BYTES)
+    action = blake2b(_PART(operation) + _PART(method) + asked + length, digest_size=DIGEST_BYTES)
     action.update(canonical)
-    content = blake2b(_parts(method) + asked + _parts(media_type(content_type)) + length, digest_size=DIGEST_BYTES)
+    content = blake2b(_PART(method) + asked + _PART(media_type(content_type)) + length, digest_size=DIGEST_BYTES)
     content.update(canonical)
     return Digests(action.digest(), content.digest(), canonical is not body)
 
@@ -139,7 +150,7 @@ def action_namer(operation: str, method: str, target: str, content_type: str) ->
     same way.
     """
     raw = target.encode("utf-8", "surrogatepass")
-    begun = blake2b(_parts(operation, method) + _LENGTH(len(raw)) + raw, digest_size=DIGEST_BYTES)
+    begun = blake2b(_PART(operation) + _PART(method) + _LENGTH(len(raw)) + raw, digest_size=DIGEST_BYTES)
 
     def named(body: bytes) -> tuple[bytes, bool]:
         canonical, digest = canonical_body(content_type, body), begun.copy()
@@ -170,10 +181,12 @@ def ambiguity(text: bytes) -> str | None:
     return None
 
 
-@lru_cache(maxsize=1024)
-def _parts(*texts: str) -> bytes:
-    """Return texts that many calls have in common as parts of what is digested."""
-    return b"".join([_LENGTH(len(part)) + part for part in (text.encode() for text in texts)])
+def _part(text: str) -> bytes:
+    data = text.encode()
+    return _LENGTH(len(data)) + data
+
+
+_PART: Final = Remembered[str, bytes](_part).__getitem__
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -17,12 +17,14 @@ Source: RFC 9110 sections 5.3, 5.5, 7.6.1; RFC 9112 sections 2.2, 3.2, 5, 6, 11.
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from itertools import compress
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 from gateway.core.message import Headers
+from gateway.core.remembered import Remembered
 
 __all__ = [
     "HOP_BY_HOP",
@@ -102,7 +104,7 @@ class Sieve:
 
     def __init__(self, names: Iterable[bytes]) -> None:
         """`names` in lower case; "connection" has to be one of them."""
-        self._fate = _Fates(frozenset(names)).__getitem__
+        self._fate = Remembered[bytes, int](partial(_fate, names=frozenset(names))).__getitem__
 
     def __call__(self, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
         """Return the fields that stay, in order."""
@@ -116,29 +118,16 @@ class Sieve:
         return tuple([field for field in kept if field[0].lower() not in named])
 
 
-class _Fates(dict[bytes, int]):
-    """What becomes of fields by name, as spelt; worked out where it is asked for the first time."""
-
-    def __init__(self, names: frozenset[bytes]) -> None:
-        super().__init__()
-        self._names = names
-
-    def __missing__(self, spelt: bytes) -> int:
-        name = spelt.lower()
-        if name == b"connection":
-            fate = _NAMES_OTHERS
-        else:
-            fate = _GOES if name in self._names or name.startswith(OURS) else _STAYS
-        if len(self) < _SPELLINGS and len(spelt) <= _SPELLING_BYTES:
-            self[spelt] = fate
-        return fate
+def _fate(spelt: bytes, names: frozenset[bytes]) -> int:
+    name = spelt.lower()
+    if name == b"connection":
+        return _NAMES_OTHERS
+    return _GOES if name in names or name.startswith(OURS) else _STAYS
 
 
 _GOES: Final = 0
 _STAYS: Final = 1
 _NAMES_OTHERS: Final = 2
-_SPELLINGS = 1024
-_SPELLING_BYTES = 64
 _OF_REQUESTS = Sieve(OURS_IN_REQUESTS)
 _OF_ANSWERS = Sieve(HOP_BY_HOP)
 
@@ -205,22 +194,8 @@ def with_shared_names(headers: Headers) -> Headers:
     return tuple(zip(map(_shared, map(_NAME, headers)), map(_VALUE, headers), strict=True))
 
 
-class _Names(dict[bytes, bytes]):
-    """Names by how they were spelt, made where they are asked for the first time; within bounds."""
-
-    def __init__(self, make: Callable[[bytes], bytes]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, spelt: bytes) -> bytes:
-        name = self._make(spelt)
-        if len(self) < _SPELLINGS and len(spelt) <= _SPELLING_BYTES:
-            self[spelt] = name
-        return name
-
-
-_lowered = _Names(bytes.lower).__getitem__
-_shared = _Names(bytes).__getitem__
+_lowered = Remembered[bytes, bytes](bytes.lower).__getitem__
+_shared = Remembered[bytes, bytes](bytes).__getitem__
 
 
 def protected_option(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
@@ -253,17 +228,12 @@ def replace_fields(headers: Iterable[tuple[bytes, bytes]], fields: Mapping[bytes
     return tuple(kept)
 
 
-class _Tokens(dict[bytes, bool]):
-    """Whether a word may be a name (RFC 9110 section 5.6.2); worked out where it is asked for the first time."""
-
-    def __missing__(self, word: bytes) -> bool:
-        is_token = bool(word) and not word.translate(None, _TOKEN)
-        if len(self) < _SPELLINGS:
-            self[word] = is_token
-        return is_token
+def _is_token(word: bytes) -> bool:
+    """Whether a word may be a name (RFC 9110 section 5.6.2)."""
+    return bool(word) and not word.translate(None, _TOKEN)
 
 
-_IS_TOKEN: Final = _Tokens().__getitem__
+_IS_TOKEN: Final = Remembered[bytes, bool](_is_token).__getitem__
 
 
 def field_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -287,7 +257,7 @@ def field_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 def _offender(headers: Headers) -> str:
     for name, value in headers:
-        if not name or name.translate(None, _TOKEN) or any(byte in value for byte in b"\r\n\0"):
+        if not _is_token(name) or any(byte in value for byte in b"\r\n\0"):
             return name.decode("ascii", "backslashreplace")
     return ""
 

@@ -10,6 +10,8 @@ import hashlib
 from functools import lru_cache
 from typing import Final
 
+from gateway.core.remembered import Remembered
+
 __all__ = ["derive_key", "hmac_sha256", "undo_key"]
 
 _BLOCK: Final = 64
@@ -43,22 +45,12 @@ def derive_key(salt: bytes, *parts: str) -> str:
     return _base32(hmac_sha256(salt, b"".join(map(_FRAMED, parts)))[:_KEY_BYTES])
 
 
-class _Framed(dict[str, bytes]):
-    """Parts with their length in front. Names of runs, tools and operations come again with every step; digests do not."""
-
-    def __missing__(self, part: str) -> bytes:
-        data = part.encode()
-        framed = len(data).to_bytes(4, "big") + data
-        if len(data) < _DIGEST:
-            if len(self) >= _FRAMES:
-                self.clear()
-            self[part] = framed
-        return framed
+def _framed(part: str) -> bytes:
+    data = part.encode()
+    return len(data).to_bytes(4, "big") + data
 
 
-_DIGEST: Final = 64
-_FRAMES: Final = 1024
-_FRAMED: Final = _Framed().__getitem__
+_FRAMED: Final = Remembered[str, bytes](_framed).__getitem__
 
 
 def _base32(data: bytes) -> str:

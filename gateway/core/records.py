@@ -18,6 +18,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.core.message import Headers
+from gateway.core.remembered import Remembered
 from gateway.core.tool import BoundRequest
 from gateway.core.value import frozen
 
@@ -161,25 +162,14 @@ _RECORDED_FIELDS = frozenset({
 })  # fmt: skip
 
 
-class _Recordable(dict[bytes, bool]):
-    """What `is_recordable` says of names as they were spelt; worked out where it is asked for the first time."""
-
-    def __missing__(self, spelt: bytes) -> bool:
-        name = spelt.lower()
-        known = name in _RECORDED_FIELDS or name.endswith(b"-version")
-        if len(self) < _SPELLINGS:
-            self[spelt] = known
-        return known
-
-
-_SPELLINGS: Final = 1024
-_NAME: Final = itemgetter(0)
-_RECORDABLE: Final = _Recordable().__getitem__
-
-
 def is_recordable(name: bytes) -> bool:
     """Whether a request field may be written down: it has a meaning and can hold no secret."""
-    return _RECORDABLE(name)
+    name = name.lower()
+    return name in _RECORDED_FIELDS or name.endswith(b"-version")
+
+
+_NAME: Final = itemgetter(0)
+_RECORDABLE: Final = Remembered[bytes, bool](is_recordable).__getitem__
 
 
 @frozen(slots=False)
