@@ -116,15 +116,15 @@ class _Road:
 
     Attributes:
         foresee: says whether a call would be refused; None where there is no short cut.
-        asked, told: of the stages in front, whether they let a call pass, and what they do with its refusal; from the
-            inside out, as refusals travel. So the outermost, which reports a call's beginning, is asked when nobody can
-            say no any more.
+        asked, begun, told: of the stages in front, whether they let a call pass; what they do before they hand it on, once
+            all do; and what they do with its refusal, from the inside out, as refusals travel.
     """
 
     tool: ToolSpec
     handler: Handler
     foresee: Callable[[Call], Rejected | None] | None
     asked: tuple[Callable[[Call], bool], ...]
+    begun: tuple[Callable[[Call], None], ...]
     told: tuple[Callable[[Call, Rejected], Rejected], ...]
 
 
@@ -133,19 +133,21 @@ def _shortcut(
 ) -> tuple[
     Callable[[Call], Rejected | None] | None,
     tuple[Callable[[Call], bool], ...],
+    tuple[Callable[[Call], None], ...],
     tuple[Callable[[Call, Rejected], Rejected], ...],
 ]:
     """Return the short cut of a road, from the queue outwards; none where it passes a stage that does more than look."""
-    passed: list[Passable] = []
+    in_front: list[Passable] = []
     for stage in stages:
         if isinstance(stage, Foreseeing):
-            inside_out = passed[::-1]
-            told = [one.refused for one in inside_out if type(one).refused is not Passable.refused]
-            return stage.foresee, tuple([one.lets_pass for one in inside_out]), (stage.refused, *told)
+            asked = [one.lets_pass for one in reversed(in_front) if type(one).lets_pass is not Passable.lets_pass]
+            begun = [one.passed for one in in_front if type(one).passed is not Passable.passed]
+            told = [one.refused for one in reversed(in_front) if type(one).refused is not Passable.refused]
+            return stage.foresee, tuple(asked), tuple(begun), (stage.refused, *told)
         if not isinstance(stage, Passable):
             break
-        passed.append(stage)
-    return None, (), ()
+        in_front.append(stage)
+    return None, (), (), ()
 
 
 class Pipeline:
@@ -181,6 +183,8 @@ class Pipeline:
         for lets_pass in road.asked:
             if not lets_pass(call):
                 return None
+        for passed in road.begun:
+            passed(call)
         for refused in road.told:
             outcome = refused(call, outcome)
         return outcome

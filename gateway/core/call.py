@@ -137,17 +137,24 @@ class Foreseeing(Protocol):
         """Do what is done here with a call that is refused so, and return what becomes of the refusal."""
 
 
-@runtime_checkable
-class Passable(Protocol):
+class Passable:
     """A stage that a call which is refused further in can pass at once, with nobody waiting for anything.
 
-    Together the two methods do what `__call__` does to a fresh forward call whose `proceed` returns that refusal.
+    Together the three methods do what `__call__` does to a fresh forward call whose `proceed` returns that refusal.
     """
 
     def lets_pass(self, call: Call) -> bool:
         """Return whether the stage, asked now, would hand the call on and wait for nothing before that.
 
-        False, too, where it takes more than a look to tell. Nobody notices that it was asked.
+        False, too, where it takes more than a look to tell. Nobody notices that it was asked. A stage that stops nobody need
+        not say so, and is not asked.
+        """
+        return True
+
+    def passed(self, call: Call) -> None:
+        """Do what is done here before a call is handed on, now that every stage lets it pass.
+
+        Nothing, where a stage does not say otherwise; it is not even told then.
         """
 
     def refused(self, call: Call, outcome: Rejected) -> Rejected:

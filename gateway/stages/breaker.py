@@ -48,7 +48,7 @@ class BreakerStage:
         """Return the outcome of the call made under a permit, or ERR_CIRCUIT_OPEN."""
         guard = self._guard(call.tool)
         breaker, sent = guard.breaker, self._clock.now()
-        may_be_canary = call.operation.tier is not _PIVOT or _may_be_canary(call)
+        may_be_canary = _may_be_canary(call)
         left_s = call.deadline - sent
         lease_s = (left_s if left_s > 0.0 else 0.0) + LEASE_SLACK_S
         answer = breaker.acquire(sent, may_be_canary=may_be_canary, lease_s=lease_s)
@@ -69,10 +69,8 @@ class BreakerStage:
             if moves:
                 self._report(guard, moves)
         if (reply := streamed_reply(outcome)) is not None:
-            # A streamed answer that breaks after its head counts against the tool.
-            _watch_body(
-                reply, partial(self._broke, guard, answer)
-            )  # for a closure, every call that waits would keep cells
+            # An answer that breaks after its head counts against the tool. No closure: waiting calls would keep cells.
+            _watch_body(reply, partial(self._broke, guard, answer))
         return outcome
 
     def peek(self, call: Call) -> Rejected | None:

@@ -14,7 +14,7 @@ from typing import assert_never
 import orjson
 
 from gateway.clock import Clock
-from gateway.core.call import FORWARD, Call, Handler
+from gateway.core.call import FORWARD, Call, Handler, Passable
 from gateway.core.codes import Code, Dispatched
 from gateway.core.idempotency import (
     Deferred,
@@ -61,7 +61,7 @@ class _Flight:
         return self.shared
 
 
-class IdempotencyStage:
+class IdempotencyStage(Passable):
     """Lets each action through once at a time."""
 
     def __init__(self, trajectories: Trajectories, journal: Journal, clock: Clock) -> None:
@@ -145,10 +145,8 @@ class IdempotencyStage:
     def lets_pass(self, call: Call) -> bool:
         """Whether it is a read or a new step, in a run at hand. Whose key a caller's own is, the journal has to be asked."""
         trajectories = self._trajectories
-        run = trajectories.get(call.trajectory) if call.trajectory else trajectories.standing(call.agent)
-        if run is None or run.is_lost:
-            return False
-        if call.trajectory and call.is_agent_proven and run.state.agent != call.agent:
+        run = self._at_hand(call) if call.trajectory else trajectories.standing(call.agent)
+        if run is None:
             return False
         if call.operation.is_read:
             return True

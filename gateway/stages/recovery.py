@@ -23,7 +23,7 @@ import orjson
 
 from gateway.clock import Clock
 from gateway.core.antispin import AntiSpin, Spin
-from gateway.core.call import FORWARD, Call, Handler
+from gateway.core.call import FORWARD, Call, Handler, Passable
 from gateway.core.codes import Code, Directive
 from gateway.core.coding import decoded
 from gateway.core.economics import Chance, Costs
@@ -69,7 +69,7 @@ _SMOOTHING = 0.2
 """Weight of the newest duration in the average: about the last ten count."""
 
 
-class RecoveryStage:
+class RecoveryStage(Passable):
     """Looks at every outcome of a forward call."""
 
     def __init__(

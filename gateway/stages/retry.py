@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from gateway.clock import Clock
-from gateway.core.call import FORWARD, Call, Handler, Lane
+from gateway.core.call import FORWARD, Call, Handler, Lane, Passable
 from gateway.core.codes import Code
 from gateway.core.fault import Fault
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
@@ -26,7 +26,7 @@ __all__ = ["WORKING", "RetryStage"]
 WORKING = frozenset({Fault.NONE, Fault.CLIENT_ERROR})
 
 
-class RetryStage:
+class RetryStage(Passable):
     """Repeats attempts.
 
     Budgets are kept per domain, apart for compensators and probes, so that a storm of forward calls cannot use up the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.clock import Clock
-from gateway.core.call import Call, Handler
+from gateway.core.call import Call, Handler, Passable
 from gateway.core.codes import Code, Dispatched
 from gateway.core.outcome import Outcome, Refusal, Rejected
 from gateway.telemetry import Telemetry
@@ -13,7 +13,7 @@ from gateway.telemetry import Telemetry
 __all__ = ["TelemetryStage"]
 
 
-class TelemetryStage:
+class TelemetryStage(Passable):
     """Reports calls."""
 
     def __init__(self, clock: Clock, telemetry: Telemetry) -> None:
@@ -35,10 +35,9 @@ class TelemetryStage:
         self._telemetry.call_finished(handle, call, outcome, self._clock.now() - call.started)
         return outcome
 
-    def lets_pass(self, call: Call) -> bool:
-        """Report the beginning of a call that everybody else has let pass: the outermost stage is asked last."""
+    def passed(self, call: Call) -> None:
+        """Report the call's beginning."""
         self._telemetry.call_started(call)
-        return True
 
     def refused(self, call: Call, outcome: Rejected) -> Rejected:
         """Report its end."""

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from gateway.clock import Clock, wait_until
-from gateway.core.call import FORWARD, Call, Handler
+from gateway.core.call import FORWARD, Call, Handler, Passable
 from gateway.core.canonical import fingerprint
 from gateway.core.codes import Code
 from gateway.core.coding import decoded
@@ -78,7 +78,7 @@ def watched(tool: ToolSpec, operation: Operation) -> bool:
     return wanted(tool)
 
 
-class WatchdogStage:
+class WatchdogStage(Passable):
     """Holds the watchdogs of runs to what happens in them.
 
     `revoke` is called with the name of a run that is stopped for good: its credentials end with it.
