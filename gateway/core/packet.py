@@ -21,6 +21,7 @@ retries).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -42,6 +43,7 @@ __all__ = [
     "TaskResult",
     "budget_of_packet",
     "is_overdue",
+    "overdue_at",
     "packet_digest",
     "read_packet",
     "read_result",
@@ -52,6 +54,9 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 ENDINGS: Final = ("done", "failed", "needs_retry", "escalate")
 OVERDUE: Final = 2.0
 """Times its deadline after which a task that still runs needs recovery."""
+
+_LATEST: Final = 1 << 62
+"""A time that never comes, of those that have a number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +227,14 @@ def is_overdue(state: Trajectory, at: int) -> bool:
     """Whether a task that still runs has run for longer than twice its deadline. `at`: UTC milliseconds."""
     deadline = None if state.task is None else state.task.get("deadline_ms")
     return isinstance(deadline, int | float) and at - state.opened_at > OVERDUE * deadline
+
+
+def overdue_at(state: Trajectory) -> int | None:
+    """Return when a task that still runs begins to be overdue, UTC milliseconds, or None: never."""
+    deadline = None if state.task is None else state.task.get("deadline_ms")
+    if not isinstance(deadline, int | float):
+        return None
+    return math.floor(min(state.opened_at + OVERDUE * deadline, _LATEST))
 
 
 _ENDS: Final = {

@@ -32,12 +32,16 @@ from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Gt, Le
 
+from gateway.core.canonical import fingerprint
 from gateway.core.setting import Doc
 from gateway.core.value import frozen
+
+if TYPE_CHECKING:
+    from gateway.core.tool import BoundRequest
 
 __all__ = [
     "Ended",
@@ -49,6 +53,8 @@ __all__ = [
     "WatchdogSettings",
     "action_hash",
     "first_return",
+    "inverse",
+    "says_nothing",
 ]
 
 
@@ -536,6 +542,20 @@ class NetEffect:
     def clear(self) -> None:
         """Forget what stands: the run was taken back, and what its compensators were is no longer so."""
         self._standing.clear()
+
+
+def says_nothing(body: bytes) -> bool:
+    """Whether a body says nothing, whatever its type: calls with such bodies are the same call."""
+    return body.strip() in (b"", b"{}")
+
+
+def inverse(bound: BoundRequest) -> tuple[str, str, str, bytes]:
+    """Return what names the call that a compensator is, for `NetEffect`: tool, method, target, digest of the content."""
+    body = (bound.body or "").encode()
+    if says_nothing(body):
+        return bound.tool, bound.method, bound.target, b""
+    kind = next((value for name, value in bound.headers if name.lower() == "content-type"), "")
+    return bound.tool, bound.method, bound.target, fingerprint(bound.method, bound.target, kind, body)
 
 
 _BITS = (1 << 64) - 1

@@ -18,7 +18,6 @@ from typing import Final
 
 from gateway.clock import Clock, wait_until
 from gateway.core.call import FORWARD, Call, Handler, Passable
-from gateway.core.canonical import fingerprint
 from gateway.core.codes import Code
 from gateway.core.coding import decoded
 from gateway.core.environment import EVALUATED_LIMIT, response_env
@@ -30,9 +29,9 @@ from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Su
 from gateway.core.policy import Effect
 from gateway.core.records import MetricsReported, StateReported
 from gateway.core.statehash import no_hash, result_hash, state_hash
-from gateway.core.tool import BoundRequest, Catalog, Operation, Probe, StateProbe, ToolSpec
+from gateway.core.tool import Catalog, Operation, Probe, StateProbe, ToolSpec
 from gateway.core.trajectory import Phase
-from gateway.core.watchdog import Ended, Loop, Verdict, Watchdog, WatchdogMode, action_hash
+from gateway.core.watchdog import Ended, Loop, Verdict, Watchdog, WatchdogMode, action_hash, inverse, says_nothing
 from gateway.journal import Conflict, JournalUnavailable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.probes import Prober, Unheard
@@ -289,8 +288,8 @@ class WatchdogStage(Passable):
         step = None if number is None else run.state.steps.get(number)
         if step is None or number is None:
             return
-        inverse = None if step.compensator is None else _inverse(step.compensator)
-        dog.state_is(dog.effects.changed(_own(call), inverse, action_hash(action), number), _NET, laps=2)
+        undo = None if step.compensator is None else inverse(step.compensator)
+        dog.state_is(dog.effects.changed(_own(call), undo, action_hash(action), number), _NET, laps=2)
         if call.operation.watch is not None:
             self._measure(run, dog, call, reply)
         if call.tool.state is not None:
@@ -395,23 +394,11 @@ def _unread(call: Call, error: Exception) -> Refusal:
     )
 
 
-_NOTHING = (b"", b"{}")
-"""Bodies that say nothing, whatever their type."""
-
-
 def _own(call: Call) -> tuple[str, str, str, bytes]:
     """What the call is, as the compensator of an earlier step would name it."""
     body, request = call.request.body, call.request
-    is_plain = body is None or (isinstance(body, BytesBody) and body.data.strip() in _NOTHING)
+    is_plain = body is None or (isinstance(body, BytesBody) and says_nothing(body.data))
     return call.tool.name, request.method, request.target.decode("latin-1"), b"" if is_plain else call.fingerprint
-
-
-def _inverse(bound: BoundRequest) -> tuple[str, str, str, bytes]:
-    body = (bound.body or "").encode()
-    if body.strip() in _NOTHING:
-        return bound.tool, bound.method, bound.target, b""
-    kind = next((value for name, value in bound.headers if name.lower() == "content-type"), "")
-    return bound.tool, bound.method, bound.target, fingerprint(bound.method, bound.target, kind, body)
 
 
 def _cap(call: Call) -> int | None:

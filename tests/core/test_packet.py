@@ -17,6 +17,8 @@ from gateway.core.packet import (
     TaskPacket,
     TaskResult,
     budget_of_packet,
+    is_overdue,
+    overdue_at,
     packet_digest,
     read_packet,
     read_result,
@@ -163,3 +165,13 @@ def test_the_result_packet_has_what_was_spent_and_how_long_it_took() -> None:
     assert (packet.cost_usd, packet.tokens, packet.duration_ms) == (0.11, 9, 4200)
     assert (packet.artifact_ref, packet.next_stage_hint, packet.error) == (RESULT["artifact_ref"], "qc", None)
     assert (packet.retries_left, packet.parent_task_id) == (3, SEED["parent_task_id"])
+
+
+def test_a_task_begins_to_be_overdue_at_twice_its_deadline() -> None:
+    state = Trajectory(id="t", opened_at=1000, task={"deadline_ms": 250.0})
+    at = overdue_at(state)
+    assert at == 1500
+    assert not is_overdue(state, at)
+    assert is_overdue(state, at + 1)
+    assert overdue_at(Trajectory(id="t", opened_at=1000, task={})) is None
+    assert overdue_at(Trajectory(id="t", opened_at=1000, task={"deadline_ms": 1e308})) is not None

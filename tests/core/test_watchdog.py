@@ -7,7 +7,20 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gateway.core.watchdog import Ended, Loop, NetEffect, Pattern, Verdict, Watchdog, WatchdogSettings, first_return
+from gateway.core.canonical import fingerprint
+from gateway.core.tool import BoundRequest
+from gateway.core.watchdog import (
+    Ended,
+    Loop,
+    NetEffect,
+    Pattern,
+    Verdict,
+    Watchdog,
+    WatchdogSettings,
+    first_return,
+    inverse,
+    says_nothing,
+)
 
 SETTINGS = WatchdogSettings()
 
@@ -265,9 +278,9 @@ def test_a_step_and_its_inverse_cancel_out() -> None:
     """Create and cancel, three times over with nothing learnt in between: two laps that repeat the first."""
     dog, effects = Watchdog(SETTINGS), NetEffect(8)
     for turn in range(1, 4):
-        for call, inverse, action in ((b"create", b"cancel%d" % turn, 11), (b"cancel%d" % turn, None, 12 + turn)):
+        for call, undo, action in ((b"create", b"cancel%d" % turn, 11), (b"cancel%d" % turn, None, 12 + turn)):
             done(dog, action)
-            found = dog.state_is(effects.changed(call, inverse, action, turn), "net", laps=2)
+            found = dog.state_is(effects.changed(call, undo, action, turn), "net", laps=2)
     assert found is Pattern.OSCILLATION
 
 
@@ -339,3 +352,13 @@ class Dog(RuleBasedStateMachine):
 
 Dog.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=50, deadline=None)
 TestDog = Dog.TestCase
+
+
+def test_a_compensator_is_named_by_what_it_would_send() -> None:
+    """A call of the agent's own that undoes the step has the same name, whatever its spelling of an empty body."""
+    assert inverse(BoundRequest("pay", "DELETE", "/h/1", (), " {} ")) == ("pay", "DELETE", "/h/1", b"")
+    bound = BoundRequest("pay", "POST", "/h/1", (("content-Type", "application/json"),), '{"a": 1}')
+    digest = fingerprint("POST", "/h/1", "application/json", b'{"a":1}')
+    assert inverse(bound) == ("pay", "POST", "/h/1", digest)
+    assert says_nothing(b"")
+    assert not says_nothing(b"[]")
