@@ -95,6 +95,7 @@ from gateway.workers.finalizer import Finalizer
 from gateway.workers.janitor import Janitor
 from gateway.workers.keeper import Keeper
 from gateway.workers.notifier import Notifier
+from gateway.workers.parker import Parker
 from gateway.workers.quarantine import Quarantiner, Subject
 from gateway.workers.restart import recover
 from gateway.workers.settler import SettlePatience, Settler
@@ -213,13 +214,14 @@ class Gateway:
         await self._serve_agents()
         self._mcp.service.tasks.resume()
         self._spawn(self._janitor.run(), "janitor")
+        self._spawn(Parker(self._trajectories, self._clock).run(), "the parker")
         self._spawn(self._escalator.run(), "escalator")
         self._spawn(self._notifier.run(), "notifier")
         self._spawn(self._settler.run(), "settler")
         if self._keeper is not None:
             self._spawn(self._keeper.run(), "the journal's keeper")
         self._spawn(self._refresh(), "figures")
-        self._spawn(Collector(self._trajectories.__len__, self._clock).run(), "the collector")
+        self._spawn(Collector(lambda: self._trajectories.awake, self._clock).run(), "the collector")
         self._spawn(self._websockets.run(), "WebSockets")
         if self._token_file is not None:
             self._spawn(self._follow_tokens(self._token_file), "follow the tokens")

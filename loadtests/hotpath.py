@@ -37,6 +37,7 @@ __all__ = ["AGENTS", "CARRIED", "Agent", "Profiler", "Rig", "Tool", "main", "run
 
 AGENTS = 8
 CALLS_PER_RUN = 20
+_AT_A_TIME = 800
 _PREFIXES = {"read": b"/bench", "write": b"/bench", "refused": b"/dead"}
 CARRIED = sorted(_PREFIXES)
 """The workloads that can be run here; the others of the benchmark need sockets."""
@@ -78,6 +79,7 @@ class Tool:
 
     def __init__(self, egress: DirectEgress, name: str, quiet: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
+        self.egress, self.quiet = egress, quiet
         pool = egress._routes[name].pool
         self._connection = Connection(self._loop, pool._alarms, pool._forget)
         self._connection.connection_made(_Transport(self.take, quiet))
@@ -99,11 +101,15 @@ class Agent:
 
     def __init__(self, gateway: Gateway, workload: Workload, index: int, quiet: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
-        self._workload, self._index = workload, index
+        self._workload, self._index, self.calls_per_run = workload, index, CALLS_PER_RUN
         self._number, self._left = index * 10_000_000, 0
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._connection = gateway._front._accepted()
         self._connection.connection_made(_Transport(self._answered, quiet))
+
+    def begin_again(self, first: int = 0) -> None:
+        """Go on with the call after the one with this number, whether it was made before or not."""
+        self._number = self._index * 10_000_000 + first
 
     def start(self, calls: int) -> asyncio.Future[None]:
         self._left, self._done = calls, self._loop.create_future()
@@ -112,7 +118,7 @@ class Agent:
 
     def _send(self) -> None:
         self._number += 1
-        run = b"run-%d-%d" % (self._index, self._number // CALLS_PER_RUN)
+        run = b"run-%d-%d" % (self._index, self._number // self.calls_per_run)
         prefix = _PREFIXES[self._workload.name]
         self._connection.data_received(self._workload.request(prefix, run, self._number))
 
@@ -175,6 +181,15 @@ class Rig:
     async def call(self, calls: int) -> None:
         """Make so many calls, the agents at the same time."""
         await asyncio.gather(*(agent.start(calls // len(self.agents)) for agent in self.agents))
+
+    async def call_for_long(self, calls: int) -> None:
+        """Make so many calls, some at a time, and replace the tool's connections that were idle and closed meanwhile."""
+        first = self.tools[0]
+        for start in range(0, calls, _AT_A_TIME):
+            idle = first.egress._routes["bench"].pool._idle
+            for _ in range(sum(one.is_usable for one in idle), AGENTS):
+                Tool(first.egress, "bench", first.quiet)
+            await self.call(min(_AT_A_TIME, calls - start))
 
 
 @contextlib.asynccontextmanager

@@ -32,7 +32,7 @@ from gateway.workers.collector import tune
 from loadtests.hotpath import Rig, standing
 from loadtests.wire import READ
 
-__all__ = ["Pulse", "Stalls", "measure", "open_runs"]
+__all__ = ["Pulse", "Stalls", "measure", "open_runs", "taken"]
 
 LIMIT_MS = 10.0
 _TOGETHER = 10
@@ -150,11 +150,11 @@ async def open_runs(gateway: Gateway, count: int, *, is_any_abandoned: bool = Fa
         trajectories.decide(run, begin, lazy=True)
         trajectories.decide(run, Complete(step=1, reply=RecordedReply(status=200)), lazy=True)
         if number % _TOGETHER == _TOGETHER - 1:
-            await _taken(gateway)
+            await taken(gateway)
     await trajectories.journal.flush()
 
 
-async def _taken(gateway: Gateway) -> None:
+async def taken(gateway: Gateway) -> None:
     """Let the journal catch up: a queue without an end is not what is measured."""
     await asyncio.sleep(0)
     while (await gateway._journal.stats()).queued > 2000:

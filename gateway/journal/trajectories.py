@@ -6,11 +6,14 @@ marked lost, nobody may use it any more, and the next to ask for it reads the jo
 journal does not (an intent whose request never left, an outcome or an observation that could not be written) is kept aside
 (`journal/aside.py`) and written first then, so a full disk turns no known outcome into a doubt once there is space again,
 and takes nothing off a budget. What is under way goes over to the run that was read.
+
+A run that nobody holds can be parked (`journal/parking.py`): it is packed, and whoever asks for it has it back as it was.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +27,7 @@ from gateway.core.call import Call
 from gateway.core.codes import Code
 from gateway.core.outbox import outcome_records
 from gateway.core.outcome import Outcome, Refusal
+from gateway.core.parked import Parked
 from gateway.core.records import (
     CompensationCompleted,
     CompensationRefused,
@@ -49,6 +53,7 @@ from gateway.core.trajectory import IllegalRecord, Phase, StepState, Trajectory,
 from gateway.core.watchdog import Watchdog
 from gateway.journal import Append, Entry, Journal, JournalCorrupt, JournalUnavailable, KeyClaim
 from gateway.journal.aside import Aside, Ended, Observation, is_observation
+from gateway.journal.parking import Parking, Resting, Unpackable
 from gateway.telemetry import Telemetry
 
 __all__ = ["GENERATIONS", "OWN", "TOGETHER", "Flight", "Read", "Run", "Trajectories"]
@@ -69,6 +74,9 @@ _REFUSING_RUNS = 4096
 _OUTCOMES = (StepCommitted, StepFailed, StepInDoubt)
 _OWED = (*_OUTCOMES, StepDeferred, CompensationCompleted, CompensationRefused)
 _READS = 64
+_SPARSE_BYTES = 250
+"""Of a table for each run in it; a full one takes a third to a sixth of that."""
+
 _READINGS = 3
 
 GENERATIONS = 16
@@ -104,6 +112,7 @@ class Run:
         parent: the run that counts it among its children, if that is not the one its packet names: that one is over.
         meter: what it has spent, once somebody asks; `stages/budget.py` keeps it here.
         watch: its watchdog, once it has one; `stages/watchdog.py` keeps it here, so that both end together.
+        woken_s: monotonic time when somebody asked for it while it was parked; 0.0: nobody did.
     """
 
     __slots__ = (
@@ -120,14 +129,15 @@ class Run:
         "state",
         "touched_s",
         "watch",
+        "woken_s",
     )
 
     def __init__(
-        self, state: Trajectory, opening: Open | None, touched_s: float, live: Mapping[str, Run] | None = None
+        self, state: Trajectory, opening: Open | None, touched_s: float, live: Callable[[str], Run | None]
     ) -> None:
-        """`live`: all runs in memory by name, for its parent and children among them."""
+        """`live`: returns a live run by name, for its parent and children among them."""
         self.state = state
-        self._live = {} if live is None else live
+        self._live = live
         self.opening = opening
         self.is_lost = False
         self.busy: set[int] = NONE
@@ -138,6 +148,7 @@ class Run:
         self.parent = ""
         self.meter: Meter | None = None
         self.watch: Watchdog | None = None
+        self.woken_s = 0.0
         self._watchers: tuple[asyncio.Future[None], ...] = ()
 
     def __repr__(self) -> str:
@@ -152,12 +163,12 @@ class Run:
 
     def _parent(self) -> Run | None:
         named = self.parent or (self.state.task or {}).get("parent_task_id")
-        parent = self._live.get(named) if named else None
+        parent = self._live(named) if named else None
         return parent if parent is not None and self.state.id in parent.state.children else None
 
     def children(self) -> list[Run]:
         """Return the runs of its children that are not settled yet."""
-        return [child for name in self.state.children if (child := self._live.get(name)) is not None]
+        return [child for name in self.state.children if (child := self._live(name)) is not None]
 
     def changed(self) -> asyncio.Future[None]:
         """Return a future that is done at the next record of this run, or when it is lost; at once if it is."""
@@ -167,6 +178,11 @@ class Run:
         else:
             self._watchers += (future,)
         return future
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing of it is under way or waited for in this process."""
+        return not (self.is_lost or self.busy or self.flying or self.pending or self._watchers or self.opening)
 
     def notify(self) -> None:
         """Wake who waits for a change."""
@@ -203,6 +219,8 @@ class Trajectories:
         self._implicit_steps = implicit_steps
         self._max_open = max_open
         self._runs: dict[str, Run] = {}
+        self._live = self.get  # one bound method for all runs
+        self._parking = Parking(salt)
         self._closed: OrderedDict[str, Run] = OrderedDict()
         self._implicit: dict[str, list[Run]] = {}
         self._loading: dict[str, asyncio.Future[Run | None]] = {}
@@ -225,19 +243,42 @@ class Trajectories:
     # --- finding runs
 
     def __len__(self) -> int:
+        return len(self._runs) + len(self._parking)
+
+    @property
+    def awake(self) -> int:
+        """How many live runs are not parked."""
         return len(self._runs)
 
     def get(self, name: str) -> Run | None:
         """Return a live run by name; None if it is closed, unknown, or not in memory."""
-        return self._runs.get(name)
+        return self._runs.get(name) or self._wake(name)
 
     def known(self, name: str) -> Run | None:
         """Return a run that is in memory, closed ones too; None if it is not, or unknown."""
-        return self._runs.get(name) or self._closed.get(name)
+        return self._runs.get(name) or self._closed.get(name) or self._wake(name)
 
     def live(self) -> list[Run]:
-        """Return the runs in memory that may still change."""
-        return list(self._runs.values())
+        """Return the runs in memory that may still change, and wake all that are parked: for a start."""
+        return [run for name in self.names() if (run := self.get(name)) is not None]
+
+    def names(self) -> list[str]:
+        """Return the names of the runs in memory that may still change."""
+        return [*self._parking.names(), *self._runs]
+
+    def awake_names(self) -> list[str]:
+        """Return the names of those that are not parked."""
+        return list(self._runs)
+
+    def due(self, name: str, now: float) -> Run | None:
+        """Return a live run by name, unless it is parked and time has made nothing due in it. `now`: monotonic seconds."""
+        return self._runs.get(name) or (self._wake(name) if self._parking.is_due(name, now, self._clock.at()) else None)
+
+    def of_agent(self, agent: str) -> list[Run]:
+        """Return the live runs of an agent."""
+        for name in self._parking.of_agent(agent):
+            self._wake(name)
+        return [run for run in self._runs.values() if run.state.agent == agent]
 
     def at(self) -> int:
         """Return UTC milliseconds, for records."""
@@ -265,7 +306,7 @@ class Trajectories:
 
     def in_phase(self, phase: Phase) -> list[Run]:
         """Return the live runs in a phase."""
-        return [run for name in self._phases[phase] if (run := self._runs.get(name)) is not None]
+        return [run for name in self.names_in(phase) if (run := self.get(name)) is not None]
 
     def compensating(self) -> list[str]:
         """Return the names of the runs that are being undone."""
@@ -273,7 +314,8 @@ class Trajectories:
 
     def names_in(self, phase: Phase) -> list[str]:
         """Return the names of the live runs in a phase."""
-        return list(self._phases[phase])
+        names = list(self._phases[phase])
+        return [*names, *self._parking.names()] if phase is _PREPARING else names
 
     def in_doubt(self) -> list[str]:
         """Return the names of the live runs with a step in doubt."""
@@ -281,7 +323,10 @@ class Trajectories:
 
     def by_phase(self) -> dict[str, int]:
         """Return how many live runs are in each phase."""
-        return {phase.value: len(names) for phase, names in self._phases.items() if names}
+        counts = {phase.value: len(names) for phase, names in self._phases.items() if names}
+        if parked := len(self._parking):
+            counts[_PREPARING.value] = counts.get(_PREPARING.value, 0) + parked
+        return counts
 
     async def find(self, name: str) -> Run | None:
         """Return a run by name, open or closed, or None if it was never opened.
@@ -289,7 +334,7 @@ class Trajectories:
         Raises:
             JournalUnavailable: it is not in memory and cannot be read, or what only memory knows of it cannot be written.
         """
-        run = self._runs.get(name) or self._closed.get(name)
+        run = self.known(name)
         if run is not None and not run.is_lost:
             return run
         loading = self._loading.get(name)
@@ -305,7 +350,7 @@ class Trajectories:
         """Return the run of that name, made (in memory, until its first record) if it is unknown."""
         found = await self.find(name)
         # Between the look-up and here another caller may have made it.
-        return found or self._runs.get(name) or self._make(name, opening)
+        return found or self.get(name) or self._make(name, opening)
 
     def implicit(self, agent: str) -> list[Run]:
         """Return the agent's implicit runs that are open, the current one last; empty before its first call."""
@@ -320,7 +365,7 @@ class Trajectories:
         """Return the run that a call is for as far as memory knows, lost or not, before anybody looks it up: the named one,
         else the agent's newest implicit one; None where there is none yet."""
         if call.trajectory:
-            return self._runs.get(call.trajectory)
+            return self._runs.get(call.trajectory) or self._wake(call.trajectory)
         runs = self._implicit.get(call.agent)
         return runs[-1] if runs else None
 
@@ -354,7 +399,7 @@ class Trajectories:
                 await self.find(run.state.id)
 
     def _make(self, name: str, opening: Open) -> Run | Refusal:
-        if len(self._runs) >= self._max_open:
+        if len(self) >= self._max_open:
             return Refusal(
                 code=Code.RESOURCE_EXHAUSTED,
                 detail=f"{self._max_open} runs are open already. Commit or abort some, then try again.",
@@ -365,7 +410,7 @@ class Trajectories:
             Trajectory(id=name, agent=opening.agent, is_implicit=opening.is_implicit),
             opening,
             self._clock.now(),
-            self._runs,
+            self._live,
         )
         self._runs[name] = run
         return run
@@ -393,6 +438,62 @@ class Trajectories:
         if not isinstance(intended, StepIntended) or intended.step != number:
             raise JournalCorrupt(f"record {step.intended} of run {run.state.id} is not the intent of step {number}")
         return intended
+
+    # --- parking them
+
+    def is_idle(self, name: str, since: float) -> bool:
+        """Whether a run is awake and nobody has asked for it since then, in monotonic seconds."""
+        run = self._runs.get(name)
+        return run is not None and max(run.touched_s, run.woken_s) <= since
+
+    def park(self, name: str) -> bool:
+        """Pack a live run that is being prepared, if it can be: nothing of it is under way or due, and nobody holds it.
+
+        Whoever asks for it from then on has it back as it was. Returns whether it is parked now.
+        """
+        run = self._runs.get(name)
+        if run is None or not self._may_rest(run) or sys.getrefcount(run) > _HELD_BY_ONE or _is_any_part_held(run):
+            return run is None and name in self._parking
+        parked = Parked(run.state, run.meter, run.watch)
+        try:
+            self._parking.put(Resting(parked, run.touched_s, run.leases_over, run.parent), self._clock.at())
+        except Unpackable as error:
+            self._telemetry.background_failed(f"parking run {name}", error)
+            return False
+        del self._runs[name]
+        self._phases[_PREPARING].discard(name)
+        return True
+
+    def shrink(self) -> None:
+        """Give back the room in tables that those who were parked have left: a table never does so by itself."""
+        if sys.getsizeof(self._runs) > _SPARSE_BYTES * (len(self._runs) + 1):
+            self._runs = dict(self._runs)
+            self._phases[_PREPARING] = set(self._phases[_PREPARING])
+
+    def _may_rest(self, run: Run) -> bool:
+        state, name = run.state, run.state.id
+        if state.phase is not _PREPARING or state.is_implicit or not state.version or state.needs_attention:
+            return False
+        is_waited_for = name in self._reads or name in self._aside or name in self._loading or name in self._doubtful
+        return run.is_at_rest and not (state.in_flight or is_waited_for or name in self._attentive)
+
+    def _wake(self, name: str) -> Run | None:
+        """Return a run that was parked, as it was; None if it was not."""
+        if name not in self._parking:
+            return None
+        now = self._clock.now()
+        try:
+            resting = self._parking.take(name)
+        except Exception as error:  # a bug; the journal has it all the same
+            self._telemetry.background_failed(f"waking run {name}", error)
+            resting = Resting(Parked(Trajectory(id=name), None, None), now)
+        parked = resting.parked
+        run = self._runs[name] = Run(parked.state, None, resting.touched_s, self._live)
+        run.is_lost = not parked.state.version
+        run.meter, run.watch = parked.meter, parked.watch
+        run.leases_over, run.parent, run.woken_s = resting.leases_over, resting.parent, now
+        self._phases[_PREPARING].add(name)
+        return run
 
     # --- adding records
 
@@ -525,7 +626,7 @@ class Trajectories:
 
     def delivered(self, name: str, number: int) -> None:
         """Note that the agent has the result of a step; an implicit run that is over closes."""
-        run = self._runs.get(name)
+        run = self.get(name)
         if run is None or run.is_lost:
             return
         run.state.delivered(number)
@@ -635,14 +736,14 @@ class Trajectories:
 
     def _write_refusals(self, name: str) -> None:
         counts = self._refusals.pop(name)
-        run = self._runs.get(name) or self._closed.get(name)
+        run = self.known(name)
         if run is not None:
             told = [(str(code), tool, operation, count) for (code, tool, operation), count in counts.items()]
             self.record(run, [RefusalsObserved(refusals=told)], lazy=True)
 
     def _write_decisions(self, name: str) -> None:
         rules = self._decisions.pop(name)
-        run = self._runs.get(name) or self._closed.get(name)
+        run = self.known(name)
         if run is not None:
             said = [(*decision, count) for decision, count in rules.items()]
             self.record(run, [PolicyObserved(decisions=said)], lazy=True)
@@ -813,7 +914,7 @@ class Trajectories:
         if name.startswith(OWN):
             return None
         entries = await self.journal.read(name)
-        made = self._runs.get(name)
+        made = self.get(name)
         if made is not None and made is not lost:
             return made  # opened by another caller while this one was reading: there is only ever one
         if not entries:
@@ -827,7 +928,7 @@ class Trajectories:
             except (UnknownRecord, IllegalRecord) as error:
                 raise JournalCorrupt(f"record {number} of run {name} cannot be used: {error}") from error
         self.has_budgets = self.has_budgets or bool(state.budget)
-        run = Run(state, None, self._clock.now(), self._runs)
+        run = Run(state, None, self._clock.now(), self._live)
         if not state.is_open:
             if lost is not None:
                 self._drop(lost)
@@ -848,7 +949,7 @@ class Trajectories:
     def _reset(self, lost: Run) -> Run:
         """A run whose very first append failed: nothing of it is on disk, so it starts over."""
         state = Trajectory(id=lost.state.id, agent=lost.state.agent, is_implicit=lost.state.is_implicit)
-        run = Run(state, lost.opening, self._clock.now(), self._runs)
+        run = Run(state, lost.opening, self._clock.now(), self._live)
         self._replace(lost, run)
         return self._taken_up(run, [])
 
@@ -902,6 +1003,31 @@ class Trajectories:
             elif number not in run.busy:
                 known.append(_crashed(number))
         self.record(run, known)
+
+
+def _held_by_one() -> int:
+    """Return what `sys.getrefcount` says of something that one collection and one variable have."""
+    kept = [object()]
+    (one,) = kept
+    return sys.getrefcount(one)
+
+
+_HELD_BY_ONE: Final = _held_by_one()
+
+
+def _is_any_part_held(run: Run) -> bool:
+    """Whether somebody has the state of a run, its watchdog, its meter or one of its steps in a variable, without the run.
+
+    Who has one across a wait, and the run was parked meanwhile, would go on with what is no longer the run's.
+    """
+    state, watch, meter = run.state, run.watch, run.meter
+    if sys.getrefcount(state) > _HELD_BY_ONE:
+        return True
+    if watch is not None and sys.getrefcount(watch) > _HELD_BY_ONE:
+        return True
+    if meter is not None and sys.getrefcount(meter) > _HELD_BY_ONE:
+        return True
+    return any(sys.getrefcount(step) > _HELD_BY_ONE for step in state.steps.values())
 
 
 def _intended(staged: StepStaged) -> StepIntended:

@@ -50,7 +50,7 @@ class Janitor:
         self._telemetry = telemetry
         self._idle_s = idle_s
         self._interval_s = interval_s
-        self._queue: list[Run] = []
+        self._queue: list[str] = []
 
     async def run(self) -> None:
         """Do the duties until cancelled."""
@@ -71,12 +71,15 @@ class Janitor:
             except JournalError as error:  # one run that cannot be read keeps nobody else waiting
                 self._telemetry.background_failed("writing what was set aside", error)
         if not self._queue:
-            self._queue = self._trajectories.live()
+            self._queue = self._trajectories.names()
         due = self._queue[-_SLICE:]
         del self._queue[-_SLICE:]
-        return sum([self._tend(run, now) async for run in in_turn(due)])
+        return sum([self._tend(name, now) async for name in in_turn(due)])
 
-    def _tend(self, run: Run, now: float) -> bool:
+    def _tend(self, name: str, now: float) -> bool:
+        run = self._trajectories.due(name, now)
+        if run is None:
+            return False  # it is over, or parked, and its time has not come
         state = run.state
         if state.in_flight and not run.is_lost:
             self._give_up_overdue(run)

@@ -186,7 +186,7 @@ class Quarantiner:
 
     def _runs(self, told: QuarantineSet) -> list[Run]:
         run = self._trajectories.get(told.run) if told.run else None
-        others = [one for one in self._trajectories.live() if one.state.agent == told.agent] if told.agent else []
+        others = self._trajectories.of_agent(told.agent) if told.agent else []
         return others if run is None or run in others else [run, *others]
 
     def _freeze(self, run: Run, told: QuarantineSet) -> None:

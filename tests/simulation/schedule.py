@@ -22,15 +22,19 @@ CRASHES_MOST = 6
 
 @dataclass(slots=True)
 class Report:
-    """What a schedule was: where its run ended, how often the process did, how many callbacks it took, and its trace."""
+    """What a schedule was: where its run ended, how often the process did, how many callbacks it took, and its trace.
+
+    `parked`: how often a run was.
+    """
 
     phase: str
     crashes: int
     handled: int
     trace: list[str]
+    parked: int = 0
 
 
-def play_seed(seed: int) -> Report:
+def play_seed(seed: int, *, parks: bool = False) -> Report:
     """Run the schedule of a seed.
 
     Raises:
@@ -39,13 +43,16 @@ def play_seed(seed: int) -> Report:
     rng = random.Random(seed)
     plan = drawn(rng)
     crashes = [1 + int(600 * rng.random() ** 2) for _ in range(rng.choice((0, 1, 1, 2, CRASHES_MOST)))]
-    return play(plan, rng, crashes)
+    return play(plan, rng, crashes, parks=parks)
 
 
-def play(plan: Plan, rng: random.Random, crashes: list[int], contain_at: int | None = None) -> Report:
+def play(
+    plan: Plan, rng: random.Random, crashes: list[int], contain_at: int | None = None, *, parks: bool = False
+) -> Report:
     """Run a plan. `crashes`: after how many callbacks each life of the process ends; the one after them lives on.
 
-    `contain_at`: before which callback of the first life the run is quarantined.
+    `contain_at`: before which callback of the first life the run is quarantined. `parks`: before each callback every run
+    is parked that can be.
     """
     world = World(
         rng,
@@ -59,13 +66,14 @@ def play(plan: Plan, rng: random.Random, crashes: list[int], contain_at: int | N
         green_from_s=START_S + plan.green[0],
         green_until_s=START_S + plan.green[1],
     )
-    handled = ended = 0
+    handled = ended = parked = 0
     logging.getLogger("gateway").setLevel(logging.CRITICAL)
     try:
         for crash_at in [*crashes, *[None] * (1 + plan.disk_faults)]:
             loop = SimLoop(rng, world.now, crash_at)
             loop.interrupt_at, contain_at = contain_at, None
-            is_over = _live(world, rng, plan, loop)
+            is_over, times = _live(world, rng, plan, loop, parks=parks)
+            parked += times
             handled += loop.handled
             ended += not is_over
             if is_over:
@@ -77,19 +85,23 @@ def play(plan: Plan, rng: random.Random, crashes: list[int], contain_at: int | N
         raise
     finally:
         logging.getLogger("gateway").setLevel(logging.NOTSET)
-    return Report(state.phase.value, ended, handled, world.trace)
+    return Report(state.phase.value, ended, handled, world.trace, parked)
 
 
-def _live(world: World, rng: random.Random, plan: Plan, loop: SimLoop) -> bool:
-    """One life of the process. Returns whether it came to its end by itself."""
+def _live(world: World, rng: random.Random, plan: Plan, loop: SimLoop, *, parks: bool) -> tuple[bool, int]:
+    """One life of the process. Returns whether it came to its end by itself, and how often a run was parked."""
     process: list[Process] = []
+    parked = 0
 
     async def life() -> None:
         process.append(Process(world, rng, plan))
         await process[0].main()
 
     def tick(now: float) -> None:
+        nonlocal parked
         world.now = now
+        if parks:
+            parked += sum(each.trajectories.park(name) for each in process for name in each.trajectories.awake_names())
         if world.violations:
             raise Violation(world.violations[0])
 
@@ -109,11 +121,11 @@ def _live(world: World, rng: random.Random, plan: Plan, loop: SimLoop) -> bool:
         loop.run(life(), end)
     except Crash:
         world.note("CRASH")
-        return False
+        return False, parked
     except JournalError as error:
         world.note(f"NO START: {error}")
-        return False
-    return True
+        return False, parked
+    return True, parked
 
 
 # --- what must hold at the end
