@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import orjson
 
-from gateway.clock import Clock, wait_until
+from gateway.clock import Clock, dated_token, wait_until
 from gateway.core.approval import ApprovalState, approval_view, state_at
 from gateway.core.budget import caps_from, usage_from
 from gateway.core.codes import Code
@@ -172,7 +172,7 @@ class Runs:
         if isinstance(opening, Refusal):
             return opening
         name, command = opening
-        run = await self._trajectories.named(name or f"run-{self._clock.token()}", command)
+        run = await self._trajectories.named(name or f"run-{dated_token(self._clock)}", command)
         if isinstance(run, Refusal):
             return run
         if _is_foreign(run, caller):
