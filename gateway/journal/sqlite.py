@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import sqlite3
@@ -51,6 +52,8 @@ from gateway.journal.plan import Plan, Standing
 from gateway.journal.sealer import Sealer
 
 __all__ = ["SqliteJournal", "ring_of", "write_checkpoint"]
+
+_log = logging.getLogger("gateway")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -165,7 +168,9 @@ class SqliteJournal:
             if not isinstance(error, sqlite3.Error):
                 raise
             meaning = translate(error, str(self._place.file))
-            raise (meaning if isinstance(meaning, JournalUnavailable) else JournalPoisoned(str(meaning))) from error
+            if not isinstance(meaning, JournalUnavailable):
+                meaning = JournalPoisoned(str(meaning)).as_discreet_as(meaning)
+            raise meaning from error
         self._apply(plan)
         if not self._is_certain:
             self._streams, self._open_streams, self._entries = await self._writer.run(statements.totals)
@@ -422,7 +427,9 @@ class SqliteJournal:
             if is_unstorable(error):
                 raise JournalUnavailable(f"this cannot be looked up: {error}") from error
             if isinstance(error, sqlite3.Error):
-                raise translate(error, str(self._place.file)) from error
+                meaning = translate(error, str(self._place.file))
+                _log.error("the journal cannot be read", extra={"event": "journal", "problem": str(meaning)})
+                raise meaning from error
             raise
 
 
