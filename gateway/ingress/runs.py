@@ -31,7 +31,7 @@ from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.ingress.proxy import preferred_wait_s, refuse
 from gateway.ingress.shown import Shown
 from gateway.ingress.tasks import Tasks
-from gateway.journal import Conflict, JournalUnavailable
+from gateway.journal import Conflict, JournalUnavailable, tellable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.stages.budget import meter_of, spend
 from gateway.stages.watchdog import WatchdogStage
@@ -107,7 +107,7 @@ class Runs:
         except (JournalUnavailable, Conflict) as error:
             answer = Refusal(
                 code=Code.JOURNAL_UNAVAILABLE,
-                detail=f"The journal cannot be used ({error}). Try again later.",
+                detail=f"The journal cannot be used ({tellable(error)}). Try again later.",
                 retry_after_ms=1000,
             )
         if isinstance(answer, Refusal):
