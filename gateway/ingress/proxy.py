@@ -18,7 +18,6 @@ from hashlib import blake2b
 from typing import Any, Final, Protocol, assert_never, cast
 
 from aiohttp.http import HttpVersion11
-from aiohttp.streams import StreamReader
 
 from gateway.clock import Clock
 from gateway.core.budget import caps_of_header
@@ -201,12 +200,12 @@ class Proxy:
             return None
         catalog, limits = self.catalog, self._limits
 
-        def answer(content: StreamReader) -> Problem | None:
+        def answer(body: bytes | None) -> Problem | None:
             if self.catalog is not catalog or not self.is_admitting or self._in_flight >= limits.in_flight:
                 return None
             if self.contained and call.agent in self.contained:
                 return None
-            rejected = repeated(content)
+            rejected = repeated(body)
             if rejected is None:
                 self.refusing.passed(call.tool.name)
                 return None
@@ -351,7 +350,7 @@ class Proxy:
         wrong = request_problem(
             request.method,
             request.headers,
-            is_http_1_1=request.version == HttpVersion11,
+            is_http_1_1=request.manner.version == HttpVersion11,
             has_body=request.has_body and request.body_size != 0,
             origins=settings.origins,
         )
