@@ -38,6 +38,7 @@ __all__ = [
     "basic_password",
     "field_lines",
     "first_values",
+    "is_token",
     "lower_names",
     "protected_option",
     "replace_fields",
@@ -228,12 +229,12 @@ def replace_fields(headers: Iterable[tuple[bytes, bytes]], fields: Mapping[bytes
     return tuple(kept)
 
 
-def _is_token(word: bytes) -> bool:
-    """Whether a word may be a name (RFC 9110 section 5.6.2)."""
+def is_token(word: bytes) -> bool:
+    """Return whether a word may be a name (RFC 9110 section 5.6.2)."""
     return bool(word) and not word.translate(None, _TOKEN)
 
 
-_IS_TOKEN: Final = Remembered[bytes, bool](_is_token).__getitem__
+_IS_TOKEN: Final = Remembered[bytes, bool](is_token).__getitem__
 
 
 def field_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -257,7 +258,7 @@ def field_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 def _offender(headers: Headers) -> str:
     for name, value in headers:
-        if not _is_token(name) or any(byte in value for byte in b"\r\n\0"):
+        if not is_token(name) or any(byte in value for byte in b"\r\n\0"):
             return name.decode("ascii", "backslashreplace")
     return ""
 
