@@ -74,6 +74,7 @@ _NAME: Final = itemgetter(0)
 _VALUE: Final = itemgetter(1)
 _LOWER: Final = bytes.lower
 _LINE: Final = b": ".join
+_LINES: Final = b"\r\n".join
 # Bytes are counted below: `in` would first take what it looks for for a number, and pay for its mistake each time.
 _VISIBLE = bytes(range(0x21, 0x7F))
 _TOKEN = bytes(byte for byte in range(0x21, 0x7F) if byte not in b'"(),/:;<=>?@[\\]{}')
@@ -245,7 +246,9 @@ def field_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """
     headers = tuple(headers)
     count = len(headers)
-    lines = b"%b\r\n" % b"\r\n".join(map(_LINE, headers)) if count else b""
+    if not count:
+        return b""
+    lines = b"%b\r\n" % _LINES(map(_LINE, headers))
     if (
         lines.count(b"\n") != count
         or lines.count(b"\r") != count
@@ -269,11 +272,20 @@ def request_head(method: str, target: bytes, lines: bytes) -> bytes:
     Raises:
         ValueError: method or target would change the shape of the message.
     """
-    verb = method.encode("ascii", "replace")
-    if not _IS_TOKEN(verb):
+    verb = _VERB(method)
+    if not verb:
         raise ValueError(f"{method!r} is not a method name")
     if target[:1] != b"/" and target != b"*":
         raise ValueError("the request target does not begin with a slash")
     if target.translate(None, _VISIBLE):
         raise ValueError("the request target holds a space, control or non-ASCII byte: percent-encode it")
     return b"%b %b HTTP/1.1\r\n%b\r\n" % (verb, target, lines)
+
+
+def _verb(method: str) -> bytes:
+    """Return a method as it stands on the wire; nothing if it is none."""
+    verb = method.encode("ascii", "replace")
+    return verb if is_token(verb) else b""
+
+
+_VERB: Final = Remembered[str, bytes](_verb).__getitem__

@@ -141,10 +141,10 @@ class Exchange:
 
     def may_go_on(self) -> bool:
         """Return whether the connection can serve another exchange: both messages are over, and the tool means to go on."""
-        if not self.is_written:
-            return False
+        if self.whole is not None:
+            return self.is_written
         message = self.message
-        return self.whole is not None or (self.has_ended() and message is not None and not message.should_close)
+        return self.is_written and self.has_ended() and message is not None and not message.should_close
 
     def fail(self, error: ExchangeError) -> None:
         """Wake whoever waits for head or body. Once the answer is complete, nothing can take it back."""
@@ -220,13 +220,16 @@ class Connection(BaseProtocol):
         assert transport is not None
         self._exchange = exchange
         exchange.is_sent = True
-        if body is None or (type(body) is BytesBody and len(body.data) <= COALESCED_BYTES):
-            transport.write(head if body is None else head + body.data)
-            self._written(exchange)
+        if body is None:
+            transport.write(head)
+        elif type(body) is BytesBody and len(body.data) <= COALESCED_BYTES:
+            transport.write(head + body.data)
         else:
             transport.write(head)
             self._alarm.set(exchange.total_at)
             exchange.upload = self._loop.create_task(self._upload(exchange, body))
+            return
+        self._written(exchange)
 
     def finish(self) -> bool:
         """End the exchange; return whether the connection may serve another. One that may not is closed."""
@@ -293,7 +296,6 @@ class Connection(BaseProtocol):
 
     def _take(self, exchange: Exchange, whole: Reply) -> None:
         exchange.whole, exchange.phase = whole, _BODY
-        self._alarm.clear()
         if not exchange.answer.done():
             exchange.answer.set_result(whole)
 
@@ -386,6 +388,8 @@ class Connection(BaseProtocol):
         if exchange is None:
             self.abort()
             return
+        if exchange.whole is not None:
+            return  # all of it is here, and whoever waits for it is about to give the connection back
         exchange.timed_out = self._clause(exchange)
         self._break(exchange, Overdue(exchange.timed_out))
 
