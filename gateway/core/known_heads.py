@@ -103,7 +103,7 @@ class KnownHeads:
         values = pieces[2::3]
         del pieces[2::3]
         form = self._forms.get(_MARK.join(pieces))
-        if form is None:
+        if form is None or len(values) != len(form.names):  # the mark itself can be sent
             return None
         words = data[:line_end].split(b" ")
         if len(words) != 3 or words[2] != b"HTTP/1.1":

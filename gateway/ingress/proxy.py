@@ -23,7 +23,7 @@ from gateway.clock import Clock
 from gateway.core.budget import caps_of_header
 from gateway.core.call import FORWARD, Call, Handler
 from gateway.core.canonical import action_namer, ambiguity, digests, is_json
-from gateway.core.codes import Code
+from gateway.core.codes import Code, Dispatched
 from gateway.core.environment import EVALUATED_LIMIT
 from gateway.core.forwarding import BadHops, hops_left, unfit, via
 from gateway.core.header_filter import Seen
@@ -31,16 +31,18 @@ from gateway.core.headers import protected_option, replace_fields
 from gateway.core.manifest import Tier
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request, body_bytes
 from gateway.core.outcome import RESULTS, Failed, InDoubt, Outcome, Refusal, Rejected, Success
+from gateway.core.override import SPELLINGS, objection, second_field
 from gateway.core.paths import ToolTarget, split_target
 from gateway.core.problem import Problem, problem
 from gateway.core.remembered import Remembered
-from gateway.core.tool import AmbiguousPath, Catalog, ToolSpec
+from gateway.core.tool import AmbiguousPath, Catalog, Operation, ToolSpec
 from gateway.core.websocket import SWITCHING, VERSION, request_problem, switching
 from gateway.egress import Switched
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
 from gateway.ingress.caller import Caller, caller_of
 from gateway.ingress.forward import Forward, Traveller
 from gateway.ingress.http import AtOnce, IncomingRequest, OutgoingResponse, UploadBroken
+from gateway.ingress.lookout import Watched, names_method, watched
 from gateway.ingress.refusing import Refusing
 from gateway.ingress.repeated import Repeated
 from gateway.journal.trajectories import Trajectories
@@ -76,7 +78,7 @@ _ODD = _NEVER_PASSED | {"OPTIONS"}
 """Methods about which something has to be asked first."""
 
 
-_SAY_MORE: Final = frozenset({b"connection", b"prefer", b"seawall-budget", b"seawall-stage"})
+_SAY_MORE: Final = SPELLINGS | {b"connection", b"prefer", b"seawall-budget", b"seawall-stage"}
 """Fields that say something of a call that few calls say, and that has to be looked at."""
 
 _NO_MARKS: Headers = ()
@@ -255,7 +257,8 @@ class Proxy:
             if self.contained and (held := self.contained.get(call.agent)):
                 return self._refused(tool.name, quarantined(call, held[0]))
             if call.operation.is_read:
-                call.request.body = request.stream() if request.has_body else None
+                if request.has_body:
+                    return await self._read_by_body(request, call)
                 call.action = _action_of_read(call)
                 request.let_go()
                 rejected = self._refused_now(call) if self.refusing else None
@@ -288,6 +291,19 @@ class Proxy:
             return None
         self._telemetry.refused("other", Code.INVALID_ARGUMENTS)
         return refuse_request(*wrong)
+
+    async def _read_by_body(self, request: IncomingRequest, call: Call) -> OutgoingResponse:
+        is_watched = "_method" not in call.operation.overrides
+        body = watched(request, _kind(request)) if is_watched else request.stream()
+        if body is None:
+            return self._refused(call.tool.name, _said_twice(_IN_BODY, call.tool))
+        call.request.body = body
+        call.action = _action_of_read(call)
+        request.let_go()
+        outcome = self._refused_now(call) or await self._pipeline(call)
+        if type(body) is Watched and body.has_named and isinstance(outcome, Failed):
+            outcome = Failed(outcome.fault, _said_twice(_IN_BODY, call.tool, was_begun=True))
+        return self._answer(call, outcome)
 
     def _refused_now(self, call: Call) -> Rejected | None:
         """Return the refusal of a call to a tool that refuses, where nobody has to wait for it; else None."""
@@ -419,6 +435,8 @@ class Proxy:
                 detail=f"{tool.name} is strict and declares no operation for {method} "
                 f"{rest.partition(b'?')[0].decode('ascii')}. Use one of: {', '.join(_declared(tool)) or 'none'}.",
             )
+        if says_more and (said := self._second_field(request, tool, operation)):
+            return _said_twice(f"the header field `{said}`", tool)
         caller = caller_of(request)
         if isinstance(caller, Refusal):
             return caller
@@ -466,6 +484,11 @@ class Proxy:
             found = self._forward.find(request.method, request.target)
             return found if isinstance(found, Refusal) else (found.tool, found.rest)
         return Refusal(code=Code.INVALID_ARGUMENTS, detail=target.detail)
+
+    def _second_field(self, request: IncomingRequest, tool: ToolSpec, operation: Operation) -> str | None:
+        """Return a header field that would reach the tool and could replace method or path, or None."""
+        headers = request.headers if tool.admit is None else tool.admit(request.headers, self._seen(request))
+        return second_field(headers, operation.overrides)
 
     def _seen(self, request: IncomingRequest) -> Seen:
         return Seen(request.peer, request.field(b"host") or b"", request.scheme, self._pseudonym)
@@ -516,6 +539,17 @@ class Proxy:
         kind, target, data = _kind(request), call.request.target.decode("ascii"), await _digestible(body)
         operation = f"{call.tool.name}.{call.operation.name}"
         call.action, call.fingerprint, is_canonical = digests(operation, request.method, target, kind, data)
+        if not is_canonical or data.find(b"_method") >= 0 or data.find(b"\\u00") >= 0:
+            return await self._unclear(call, kind, body, is_canonical=is_canonical)
+        return None
+
+    async def _unclear(
+        self, call: Call, kind: str, body: Body, *, is_canonical: bool
+    ) -> Refusal | OutgoingResponse | None:
+        """Refuse a body that could replace the method, or that the tool may read otherwise than the rules do."""
+        if "_method" not in call.operation.overrides and await names_method(kind, body):
+            await body.aclose()
+            return _said_twice(_IN_BODY, call.tool)
         if not is_canonical and call.operation.is_declared and is_json(kind):
             return await self._ambiguous(call, body)
         return None
@@ -741,6 +775,19 @@ def _contained(agent: str, quarantine: str) -> Refusal:
         code=Code.QUARANTINED,
         detail=f"Agent {agent} is quarantined ({quarantine}). Send nothing more; an operator has to look at it.",
         extra={"quarantine": quarantine},
+    )
+
+
+_IN_BODY: Final = "the body's field `_method`"
+
+
+def _said_twice(what: str, tool: ToolSpec, *, was_begun: bool = False) -> Refusal:
+    fact = "The request was broken off before its end" if was_begun else "Nothing was sent"
+    return Refusal(
+        code=Code.INVALID_ARGUMENTS,
+        dependency=tool.name,
+        detail=f"{fact}: {objection(what, tool.name)}.",
+        dispatched=Dispatched.MAYBE if was_begun else None,
     )
 
 

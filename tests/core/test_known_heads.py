@@ -20,6 +20,11 @@ FIELDS = (
 )
 POST = b"POST /pay/holds?x=1 HTTP/1.1\r\n" + FIELDS % (1, 3, b"k1") + b"\r\nabc"
 GET = b"GET /pay/holds/1 HTTP/1.1\r\nHost: g\r\nConnection: keep-alive\r\n\r\n"
+MARKED = (
+    b"POST /pay/holds HTTP/1.1\r\nHost: g\r\nAccept: a, b\r\0\nSeawall-Trajectory: \0\r\nX-A: 1\r\nx-a: 2\r"
+    b"\0\nContent-Length: \0\r\0\nIdempotency-Key: \0\r\n\r\n"
+)
+"""What stands in a kept head where a value was, sent by an agent."""
 
 
 class Protocol(BaseProtocol):
@@ -114,6 +119,8 @@ def test_of_heads_in_which_nothing_differs_the_fields_are_shared() -> None:
         POST.replace(b"-Key: k1", b"-Key: \0"),
         POST.replace(b"-Key: k1", b"-Key: k\xe9"),
         POST.replace(b"-Key: k1\r\n", b"-Key: k1\r\n\tk2\r\n"),
+        POST.replace(b"\nIdempotency-Key: k1", b"\0\nIdempotency-Key: \0"),
+        MARKED,
         POST.replace(b"X-A", b"X-B"),
         POST.replace(b"HTTP/1.1", b"HTTP/1.0"),
         POST.replace(b" HTTP/1.1", b"  HTTP/1.1"),
