@@ -68,6 +68,7 @@ _QUARANTINED: Final = Code.QUARANTINED
 _NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _KEY = re.compile(rb'"?[\x21\x23-\x5b\x5d-\x7e]{1,255}"?')
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_OURS = re.compile(rb"/seawall(?:[/?]|\Z)")
 _MCP = re.compile(rb"/seawall/mcp(?:[/?]|\Z)")
 _NO_TRACE = b"0" * 32
 _METHODS = b"GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE"
@@ -179,7 +180,7 @@ class Proxy:
             self._forward.localise(request)
             if not request.target.startswith(b"/"):
                 return self._carry_as_proxy(request)
-        if request.target.startswith((b"/seawall/", b"/seawall?")) or request.target == b"/seawall":
+        if request.target.startswith(b"/seawall") and _OURS.match(request.target):
             if self.mcp is not None and _MCP.match(request.target):
                 return self.mcp(request)
             return self._runs(request)
