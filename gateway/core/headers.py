@@ -40,6 +40,7 @@ __all__ = [
     "basic_password",
     "field_lines",
     "first_values",
+    "is_token",
     "lower_names",
     "protected_option",
     "replace_fields",
@@ -75,6 +76,7 @@ _NAME: Final = itemgetter(0)
 _VALUE: Final = itemgetter(1)
 _LOWER: Final = bytes.lower
 _LINE: Final = b": ".join
+_LINES: Final = b"\r\n".join
 # Bytes are counted below: `in` would first take what it looks for for a number, and pay for its mistake each time.
 _VISIBLE = bytes(range(0x21, 0x7F))
 _TOKEN = bytes(byte for byte in range(0x21, 0x7F) if byte not in b'"(),/:;<=>?@[\\]{}')
@@ -239,12 +241,12 @@ def replace_fields(headers: Iterable[tuple[bytes, bytes]], fields: Mapping[bytes
     return tuple(kept)
 
 
-def _is_token(word: bytes) -> bool:
-    """Whether a word may be a name (RFC 9110 section 5.6.2)."""
+def is_token(word: bytes) -> bool:
+    """Return whether a word may be a name (RFC 9110 section 5.6.2)."""
     return bool(word) and not word.translate(None, _TOKEN)
 
 
-_IS_TOKEN: Final = Remembered[bytes, bool](_is_token).__getitem__
+_IS_TOKEN: Final = Remembered[bytes, bool](is_token).__getitem__
 
 
 def field_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -255,7 +257,9 @@ def field_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """
     headers = tuple(headers)
     count = len(headers)
-    lines = b"%b\r\n" % b"\r\n".join(map(_LINE, headers)) if count else b""
+    if not count:
+        return b""
+    lines = b"%b\r\n" % _LINES(map(_LINE, headers))
     if (
         lines.count(b"\n") != count
         or lines.count(b"\r") != count
@@ -268,7 +272,7 @@ def field_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 def _offender(headers: Headers) -> str:
     for name, value in headers:
-        if not _is_token(name) or any(byte in value for byte in b"\r\n\0"):
+        if not is_token(name) or any(byte in value for byte in b"\r\n\0"):
             return name.decode("ascii", "backslashreplace")
     return ""
 
@@ -279,11 +283,20 @@ def request_head(method: str, target: bytes, lines: bytes) -> bytes:
     Raises:
         ValueError: method or target would change the shape of the message.
     """
-    verb = method.encode("ascii", "replace")
-    if not _IS_TOKEN(verb):
+    verb = _VERB(method)
+    if not verb:
         raise ValueError(f"{method!r} is not a method name")
     if target[:1] != b"/" and target != b"*":
         raise ValueError("the request target does not begin with a slash")
     if target.translate(None, _VISIBLE):
         raise ValueError("the request target holds a space, control or non-ASCII byte: percent-encode it")
     return b"%b %b HTTP/1.1\r\n%b\r\n" % (verb, target, lines)
+
+
+def _verb(method: str) -> bytes:
+    """Return a method as it stands on the wire; nothing if it is none."""
+    verb = method.encode("ascii", "replace")
+    return verb if is_token(verb) else b""
+
+
+_VERB: Final = Remembered[str, bytes](_verb).__getitem__

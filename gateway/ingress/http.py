@@ -35,10 +35,10 @@ from aiohttp.http import HttpVersion, HttpVersion10, HttpVersion11
 from aiohttp.http_exceptions import BadStatusLine, HttpProcessingError, LineTooLong
 
 from gateway.clock import Alarms
-from gateway.core.framing import Framing, frame_answer
+from gateway.core.framing import WITHOUT_BODY, Framing, frame_answer, ordinary_answer
 from gateway.core.headers import field_lines
 from gateway.core.known_heads import KnownHeads
-from gateway.core.message import Body, BytesBody, Headers
+from gateway.core.message import Body, BytesBody, Headers, Reply
 from gateway.core.problem import Problem
 from gateway.core.tokens import Entry
 from gateway.ingress.connection import HEAD_BYTES, AgentConnection, HeadTooLarge, Limits
@@ -66,13 +66,14 @@ _VERSIONS = "Only HTTP/1.1 and HTTP/1.0 are spoken here."
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class OutgoingResponse:
     """What goes back to the agent.
 
     Attributes:
         headers: as they shall appear; the front adds framing where it is missing or wrong, Date where it is missing.
         body: given back (`aclose`, or `release` if given) in every case, also if nothing could be written.
+        reply: the tool's answer that the body is of, which is given back then.
         on_delivered: called once the kernel has taken the last byte; not called otherwise.
         takeover: after the head, the connection is this one's: it gets the transport and what the client has sent
             already, sets a protocol of its own, and returns once the connection is over. There is no body then.
@@ -85,6 +86,7 @@ class OutgoingResponse:
     on_delivered: Callable[[], None] | None = None
     release: Callable[[], Awaitable[None]] | None = None
     takeover: Takeover | None = None
+    reply: Reply | None = None
 
 
 Takeover = Callable[[asyncio.Transport, bytes], Awaitable[None]]
@@ -151,8 +153,7 @@ class HttpFront:
         self._listener: asyncio.Server | None = None
         self._socket: Path | None = None
         self._in_flight = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._idle: asyncio.Event | None = None
         self.is_draining = False
         self._date = (0, b"")
 
@@ -220,7 +221,7 @@ class HttpFront:
         """Wait until nothing is in flight; return False if it took longer than `limit_s`."""
         try:
             async with asyncio.timeout(limit_s):
-                await self._idle.wait()
+                await self._until_idle()
         except TimeoutError:
             return False
         return True
@@ -231,10 +232,16 @@ class HttpFront:
         for connection in list(self.connections):
             connection.abort()
             connection.cancel()
-        await self._idle.wait()
+        await self._until_idle()
         if self._socket is not None:
             self._socket.unlink(missing_ok=True)
             self._socket = None
+
+    async def _until_idle(self) -> None:
+        while self._in_flight:
+            idle = self._idle = self._idle or asyncio.Event()
+            idle.clear()
+            await idle.wait()
 
     def _accepted(self) -> AgentConnection:
         return AgentConnection(self, self._loop)
@@ -242,7 +249,6 @@ class HttpFront:
     async def serve(self, request: IncomingRequest, connection: AgentConnection) -> None:
         """Answer a request, and tell its connection when that is over. For connections: all that a request's task does."""
         self._in_flight += 1
-        self._idle.clear()
         is_kept = False
         try:
             response = None if request.manner is KNOWN else self._refusal(request)
@@ -260,7 +266,7 @@ class HttpFront:
             pass  # the agent has left
         finally:
             self._in_flight -= 1
-            if not self._in_flight:
+            if self._idle is not None and not self._in_flight:
                 self._idle.set()
             connection.served(request, is_kept=is_kept)
 
@@ -365,7 +371,14 @@ class HttpFront:
             if response.takeover is not None:
                 await self._hand_over(writer, connection, response, response.takeover)
                 return False
-            is_kept = await self._write(writer, request, response)
+            data = self._ordinary(request, response)
+            if data is not None:
+                writer.write(data)
+                if connection.writing_paused:
+                    await writer.drain()
+                is_kept = True
+            else:
+                is_kept = await self._write(writer, request, response)
             if response.on_delivered is not None:
                 await writer.flush()
                 _call(response.on_delivered)
@@ -380,7 +393,28 @@ class HttpFront:
             writer.break_off(with_reset=True)
             raise ConnectionResetError("the answer was broken off") from error
         finally:
-            await (response.release() if response.release is not None else response.body.aclose())
+            reply = response.reply
+            if reply is not None:
+                if type(reply.body) is BytesBody:
+                    reply.end()
+                else:
+                    await reply.aclose()
+            elif response.release is not None:
+                await response.release()
+            elif type(response.body) is not BytesBody:
+                await response.body.aclose()
+
+    def _ordinary(self, request: IncomingRequest, response: OutgoingResponse) -> bytes | None:
+        """Return an answer whole, if it is an ordinary one; None where there is more to it."""
+        body = response.body
+        if type(body) is not BytesBody or self.is_draining or request.manner != KNOWN:
+            return None
+        status, reason = response.status, response.reason
+        if status in WITHOUT_BODY or status < 200 or request.method == "HEAD":
+            return None
+        if reason is None:
+            reason = _REASONS.get(status, b"")
+        return ordinary_answer(status, reason, response.headers, body.data, self._now())
 
     async def _hand_over(
         self, writer: ResponseWriter, connection: AgentConnection, response: OutgoingResponse, takeover: Takeover
