@@ -126,7 +126,9 @@ class _Agents:
                 continue
             head, body = await _exchange(reader, writer, request)
             is_canary = kind.name == "refused" and b'"ERR_UPSTREAM_CONNECT"' in body  # the breaker's hour is over
-            self._count("canary" if is_canary else kind.name, is_canary or kind.is_right(head, body, number), head, body)
+            self._count(
+                "canary" if is_canary else kind.name, is_canary or kind.is_right(head, body, number), head, body
+            )
             await asyncio.sleep(chance.uniform(0, 2 * self._pause_s))
         end = b"abort" if chance.random() < _ABORTED else b"commit"
         ask = b"POST /seawall/v1/trajectories/%b/%b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n" % (
