@@ -12,6 +12,9 @@ Many servers are laxer still: they take no notice of capitals, of `;parameters`,
 at the end of a path. A path that such a server could take for an operation which asks for more care than the one that fits
 as it is written is refused, too: `/v1/Payouts` is no `/v1/{id}`. Where nothing asks for more care, nothing is refused.
 
+A query that could replace the method (`_method`, see `core/override.py`) is refused unless the pattern asks for it as it is
+written, or the operation allows it.
+
 Source: RFC 3986 section 3.3 and 6.2.2; RFC 9110 section 9.2.1 (safe methods), section 9.3.2 (HEAD follows GET).
 """
 
@@ -24,6 +27,7 @@ from typing import Final
 from urllib.parse import unquote, unquote_plus
 
 from gateway.core.manifest import ApprovalPolicy, Tier
+from gateway.core.override import objection, parameters
 from gateway.core.tool import AmbiguousPath, Match, Operation
 
 __all__ = ["METHOD", "SAFE_METHODS", "Matcher", "Pattern", "PatternError", "normalised_segments", "parse_pattern"]
@@ -180,6 +184,8 @@ class Matcher:
         """
         path, _, query = target.partition("?")
         self._refuse_unclear(path)
+        if query and (named := parameters(query)):
+            self._refuse_second_word(named, method, path, query)
         if not self._is_managed:
             return self._read if method in SAFE_METHODS else self._write
         segments = normalised_segments(path)
@@ -195,6 +201,19 @@ class Matcher:
         if self._is_read_mistakable:
             self._refuse_mistakable(method, segments, query, self._read.operation)
         return self._read
+
+    def _refuse_second_word(self, named: Sequence[str], method: str, path: str, query: str) -> None:
+        segments = normalised_segments(path)
+        found = _find(self._index, method, segments, query)
+        if found is None and method == "HEAD":
+            found = _find(self._index, "GET", segments, query)
+        asked = {} if found is None else dict(found.pattern.query)
+        other = self._read if method in SAFE_METHODS else self._write
+        allowed = other.operation.overrides if found is None else found.found.overrides
+        for name in named:
+            is_asked = name in asked and named.count(name) == 1
+            if not is_asked and name.lower().replace(".", "_") not in allowed:
+                raise AmbiguousPath(objection(f"the query parameter `{name}`", "the tool"))
 
     def _refuse_unclear(self, path: str) -> None:
         if _PLAIN.fullmatch(path):

@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 
-from aiohttp.streams import StreamReader
-
 from gateway.clock import Clock
 from gateway.core.codes import Code
 from gateway.core.message import BytesBody
@@ -82,7 +80,7 @@ class Door:
         tokens = self._tokens()
         if tokens is None:
             inner = self._inner_at_once(request)
-            return None if inner is None else lambda content: inner(content) if self._tokens() is None else None
+            return None if inner is None else lambda body: inner(body) if self._tokens() is None else None
         entry = self._entry(tokens, presented(request.headers))
         if entry is None:
             return None
@@ -94,9 +92,9 @@ class Door:
         if inner is None:
             return None
 
-        def answer(content: StreamReader) -> Problem | None:
+        def answer(body: bytes | None) -> Problem | None:
             tokens = self._tokens()
-            return inner(content) if tokens is not None and tokens.is_good(entry, self._clock.at()) else None
+            return inner(body) if tokens is not None and tokens.is_good(entry, self._clock.at()) else None
 
         return answer
 

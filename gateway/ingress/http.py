@@ -31,19 +31,19 @@ from itertools import chain
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-from aiohttp.http import HttpVersion, HttpVersion10, HttpVersion11, RawRequestMessage
+from aiohttp.http import HttpVersion, HttpVersion10, HttpVersion11
 from aiohttp.http_exceptions import BadStatusLine, HttpProcessingError, LineTooLong
-from aiohttp.streams import StreamReader
 
 from gateway.clock import Alarms
 from gateway.core.framing import Framing, frame_answer
 from gateway.core.headers import field_lines
+from gateway.core.known_heads import KnownHeads
 from gateway.core.message import Body, BytesBody, Headers
 from gateway.core.problem import Problem
 from gateway.core.tokens import Entry
 from gateway.ingress.connection import HEAD_BYTES, AgentConnection, HeadTooLarge, Limits
 from gateway.ingress.refusing import Refusing
-from gateway.ingress.request import IncomingRequest, UploadBroken
+from gateway.ingress.request import KNOWN, IncomingRequest, UploadBroken
 from gateway.ingress.unix import bind_unix
 from gateway.ingress.writer import ResponseWriter, write_body
 
@@ -90,11 +90,11 @@ class OutgoingResponse:
 Takeover = Callable[[asyncio.Transport, bytes], Awaitable[None]]
 Handler = Callable[[IncomingRequest], Awaitable[OutgoingResponse]]
 Refuse = Callable[[int, str], OutgoingResponse]
-AtOnce = Callable[[StreamReader], Problem | None]
-"""Answers a request of which the head is known, given its body, which is all here; None where it takes more than that, and
-nothing was done."""
+AtOnce = Callable[[bytes | None], Problem | None]
+"""Answers a request of which the head is known and the body is here, given that body where it came in one piece; None where
+it takes more than that, and nothing was done."""
 
-_Head = tuple[str, str, Headers, str]
+_Head = tuple[str, bytes, Headers, str]
 """Method, target, fields and the peer: all that what is known of a head may depend on."""
 
 
@@ -143,6 +143,7 @@ class HttpFront:
             keepalive_s=keepalive_s,
             stalled_s=stalled_s,
         )
+        self.heads = KnownHeads(min(line_bytes, field_bytes))
         self.connections: set[AgentConnection] = set()
         self._handlers: WeakKeyDictionary[AgentConnection, Handler] | None = None
         self._loop = asyncio.get_running_loop()
@@ -244,7 +245,7 @@ class HttpFront:
         self._idle.clear()
         is_kept = False
         try:
-            response = self._refusal(request)
+            response = None if request.manner is KNOWN else self._refusal(request)
             if response is None:
                 handler = self._handlers.get(connection, self._handler) if self._handlers is not None else self._handler
                 try:
@@ -263,26 +264,31 @@ class HttpFront:
                 self._idle.set()
             connection.served(request, is_kept=is_kept)
 
-    def answer_at_once(self, message: RawRequestMessage, content: StreamReader, connection: AgentConnection) -> bool:
+    def took(self, data: bytes, request: IncomingRequest) -> None:
+        """Take note of a head that a parser has read, if there is nothing out of the ordinary about it. For connections."""
+        if request.manner == KNOWN and self._refusal(request) is None:
+            self.heads.took(data, request.headers)
+
+    def answer_at_once(self, request: IncomingRequest, connection: AgentConnection) -> bool:
         """Answer a request that nobody has to wait for, after which the connection may serve another. For connections.
 
         False where it has to be served: nothing was done then. So it is wherever anything is out of the ordinary, and while
         an earlier answer has not left yet.
         """
-        path = message.path
-        if not self.refusing.is_meant(path) or message.should_close or message.version != HttpVersion11:
-            return False
-        if not content.is_eof():
+        target, manner = request.target, request.manner
+        if not self.refusing.is_meant(target) or not manner.is_kept_alive or manner.version != HttpVersion11:
             return False
         transport = connection.transport
         if self.is_draining or transport is None or transport.is_closing() or transport.get_write_buffer_size():
             return False
         if self._handlers is not None and connection in self._handlers:
             return False
+        if not request.is_here:
+            return False
         try:
-            head = (message.method, path, message.raw_headers, connection.peer)
-            known = self._known.get(head) or self._look_at(head, IncomingRequest(message, content, connection))
-            told = None if known is None else known(content)
+            head = (request.method, target, request.headers, connection.peer)
+            known = self._known.get(head) or self._look_at(head, request.again())
+            told = None if known is None else known(request.in_one_piece())
             if told is None:
                 self._known.pop(head, None)
                 return False
@@ -327,15 +333,15 @@ class HttpFront:
 
     def _refusal(self, request: IncomingRequest) -> OutgoingResponse | None:
         """What the parser lets through and RFC 9112 does not (sections 2.3, 3.2, 6.1; RFC 9110 section 10.1.1)."""
-        if request.version not in (HttpVersion11, HttpVersion10):
-            if request.version == HttpVersion(0, 9):
+        if request.manner.version not in (HttpVersion11, HttpVersion10):
+            if request.manner.version == HttpVersion(0, 9):
                 return self._closing(400, "The request line names no version of HTTP.")
             return self._closing(505, _VERSIONS)
         host = request.fields.get(b"host")
         if host is not None and not _HOST.fullmatch(host):
             return self._closing(400, "The Host field names no host.")
         if request.body_size is None:
-            if request.version == HttpVersion10:
+            if request.manner.version == HttpVersion10:
                 return self._closing(400, "HTTP/1.0 has no chunked bodies: send Content-Length.")
             codings = [value for name, value in request.headers if name.lower() == b"transfer-encoding"]
             if len(codings) != 1 or codings[0].lower() != b"chunked":
@@ -393,10 +399,10 @@ class HttpFront:
     async def _write(self, writer: ResponseWriter, request: IncomingRequest, response: OutgoingResponse) -> bool:
         """Write head and body; return whether the connection may serve another request."""
         body = response.body
-        is_http_1_0 = request.version == HttpVersion10
+        is_http_1_0 = request.manner.version == HttpVersion10
         framing = frame_answer(request.method, response.status, response.headers, body.size, is_http_1_0=is_http_1_0)
         is_kept = (
-            request.is_kept_alive
+            request.manner.is_kept_alive
             and not self.is_draining
             and not framing.ends_by_closing
             and not request.is_waiting_for_continue

@@ -18,13 +18,12 @@ from hashlib import blake2b
 from typing import Any, Final, Protocol, assert_never, cast
 
 from aiohttp.http import HttpVersion11
-from aiohttp.streams import StreamReader
 
 from gateway.clock import Clock
 from gateway.core.budget import caps_of_header
 from gateway.core.call import Call, Handler
 from gateway.core.canonical import action_namer, ambiguity, digests, is_json
-from gateway.core.codes import Code
+from gateway.core.codes import Code, Dispatched
 from gateway.core.environment import EVALUATED_LIMIT
 from gateway.core.forwarding import BadHops, hops_left, unfit, via
 from gateway.core.header_filter import Seen
@@ -32,15 +31,17 @@ from gateway.core.headers import protected_option, replace_fields
 from gateway.core.manifest import Tier
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request, body_bytes
 from gateway.core.outcome import RESULTS, Failed, InDoubt, Outcome, Refusal, Rejected, Success
+from gateway.core.override import SPELLINGS, objection, second_field
 from gateway.core.paths import BadTarget, split_target
 from gateway.core.problem import Problem, problem
-from gateway.core.tool import AmbiguousPath, Catalog, ToolSpec
+from gateway.core.tool import AmbiguousPath, Catalog, Operation, ToolSpec
 from gateway.core.websocket import SWITCHING, VERSION, request_problem, switching
 from gateway.egress import Switched
 from gateway.egress.spool import Spool, SpoolFailed, TooLarge
 from gateway.ingress.caller import Caller, caller_of
 from gateway.ingress.forward import Forward, Traveller
 from gateway.ingress.http import AtOnce, IncomingRequest, OutgoingResponse, UploadBroken
+from gateway.ingress.lookout import Watched, names_method, watched
 from gateway.ingress.refusing import Refusing
 from gateway.ingress.repeated import Repeated
 from gateway.journal.trajectories import Trajectories
@@ -199,12 +200,12 @@ class Proxy:
             return None
         catalog, limits = self.catalog, self._limits
 
-        def answer(content: StreamReader) -> Problem | None:
+        def answer(body: bytes | None) -> Problem | None:
             if self.catalog is not catalog or not self.is_admitting or self._in_flight >= limits.in_flight:
                 return None
             if self.contained and call.agent in self.contained:
                 return None
-            rejected = repeated(content)
+            rejected = repeated(body)
             if rejected is None:
                 self.refusing.passed(call.tool.name)
                 return None
@@ -260,7 +261,8 @@ class Proxy:
             if self.contained and (held := self.contained.get(call.agent)):
                 return self._refused(tool.name, quarantined(call, held[0]))
             if call.operation.is_read:
-                call.request.body = request.stream() if request.has_body else None
+                if request.has_body:
+                    return await self._read_by_body(request, call)
                 call.action = _action_of_read(call)
                 request.let_go()
                 rejected = self._refused_now(call) if self.refusing else None
@@ -282,6 +284,19 @@ class Proxy:
                     await call.request.body.aclose()
         finally:
             self._in_flight -= 1
+
+    async def _read_by_body(self, request: IncomingRequest, call: Call) -> OutgoingResponse:
+        is_watched = "_method" not in call.operation.overrides
+        body = watched(request, _kind(request)) if is_watched else request.stream()
+        if body is None:
+            return self._refused(call.tool.name, _said_twice(_IN_BODY, call.tool))
+        call.request.body = body
+        call.action = _action_of_read(call)
+        request.let_go()
+        outcome = self._refused_now(call) or await self._pipeline(call)
+        if type(body) is Watched and body.has_named and isinstance(outcome, Failed):
+            outcome = Failed(outcome.fault, _said_twice(_IN_BODY, call.tool, was_begun=True))
+        return self._answer(call, outcome)
 
     def _refused_now(self, call: Call) -> Rejected | None:
         """Return the refusal of a call to a tool that refuses, where nobody has to wait for it; else None."""
@@ -335,7 +350,7 @@ class Proxy:
         wrong = request_problem(
             request.method,
             request.headers,
-            is_http_1_1=request.version == HttpVersion11,
+            is_http_1_1=request.manner.version == HttpVersion11,
             has_body=request.has_body and request.body_size != 0,
             origins=settings.origins,
         )
@@ -412,6 +427,8 @@ class Proxy:
                 detail=f"{tool.name} is strict and declares no operation for {request.method} "
                 f"{rest.partition(b'?')[0].decode('ascii')}. Use one of: {', '.join(_declared(tool)) or 'none'}.",
             )
+        if not SPELLINGS.isdisjoint(request.fields) and (said := self._second_field(request, tool, operation)):
+            return _said_twice(f"the header field `{said}`", tool)
         caller = caller_of(request)
         if isinstance(caller, Refusal):
             return caller
@@ -464,6 +481,11 @@ class Proxy:
         tool = self.catalog.tools.get(target.tool)
         return self._unknown_tool(target.tool) if tool is None else (tool, target.rest)
 
+    def _second_field(self, request: IncomingRequest, tool: ToolSpec, operation: Operation) -> str | None:
+        """Return a header field that would reach the tool and could replace method or path, or None."""
+        headers = request.headers if tool.admit is None else tool.admit(request.headers, self._seen(request))
+        return second_field(headers, operation.overrides)
+
     def _seen(self, request: IncomingRequest) -> Seen:
         return Seen(request.peer, request.field(b"host") or b"", request.scheme, self._pseudonym)
 
@@ -513,6 +535,17 @@ class Proxy:
         kind, target, data = _kind(request), call.request.target.decode("ascii"), await _digestible(body)
         operation = f"{call.tool.name}.{call.operation.name}"
         call.action, call.fingerprint, is_canonical = digests(operation, request.method, target, kind, data)
+        if not is_canonical or data.find(b"_method") >= 0 or data.find(b"\\u00") >= 0:
+            return await self._unclear(call, kind, body, is_canonical=is_canonical)
+        return None
+
+    async def _unclear(
+        self, call: Call, kind: str, body: Body, *, is_canonical: bool
+    ) -> Refusal | OutgoingResponse | None:
+        """Refuse a body that could replace the method, or that the tool may read otherwise than the rules do."""
+        if "_method" not in call.operation.overrides and await names_method(kind, body):
+            await body.aclose()
+            return _said_twice(_IN_BODY, call.tool)
         if not is_canonical and call.operation.is_declared and is_json(kind):
             return await self._ambiguous(call, body)
         return None
@@ -744,6 +777,19 @@ def _contained(agent: str, quarantine: str) -> Refusal:
         code=Code.QUARANTINED,
         detail=f"Agent {agent} is quarantined ({quarantine}). Send nothing more; an operator has to look at it.",
         extra={"quarantine": quarantine},
+    )
+
+
+_IN_BODY: Final = "the body's field `_method`"
+
+
+def _said_twice(what: str, tool: ToolSpec, *, was_begun: bool = False) -> Refusal:
+    fact = "The request was broken off before its end" if was_begun else "Nothing was sent"
+    return Refusal(
+        code=Code.INVALID_ARGUMENTS,
+        dependency=tool.name,
+        detail=f"{fact}: {objection(what, tool.name)}.",
+        dispatched=Dispatched.MAYBE if was_begun else None,
     )
 
 

@@ -22,6 +22,7 @@ health returns without traffic. When it is poisoned everything fails, now and la
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from gateway.journal import Append, JournalError, JournalPoisoned, JournalUnavai
 from gateway.journal.fence import Fences, follow_up
 
 __all__ = ["Committer", "CommitterSettings", "Store", "Told"]
+
+_log = logging.getLogger("gateway")
 
 OnCommit = Callable[[int, float], object]
 Told = Callable[[Sequence[JournalError | None] | BaseException], object]
@@ -167,7 +170,7 @@ class Committer:
     async def flush(self) -> None:
         """Wait until all that was queued before is durable; see `Journal.flush`."""
         if isinstance(self._failure, JournalPoisoned):
-            raise JournalPoisoned(str(self._failure))
+            raise _copy(self._failure)
         if self._queue or self._in_flight or self._notes or self._in_flight_notes:
             if self._is_over:
                 raise JournalUnavailable("the journal is closed, and not all of it could be made durable")
@@ -211,7 +214,7 @@ class Committer:
         if self._is_closed:
             return JournalUnavailable("the journal is closed")
         if isinstance(self._failure, JournalPoisoned):
-            return JournalPoisoned(str(self._failure))
+            return _copy(self._failure)
         if (fenced := self.fences.refusal(stream)) is not None:
             return fenced
         if self._hung_since is not None:
@@ -332,7 +335,8 @@ class Committer:
             self._fail_batch(answer)
         elif isinstance(answer, BaseException):
             self._loop.call_exception_handler({"message": "the journal's store has a bug", "exception": answer})
-            self._fail_batch(JournalUnavailable(f"the journal's store failed: {answer!r}"))
+            bug = JournalUnavailable(f"the journal's store failed: {answer!r}")
+            self._fail_batch(bug.hiding(repr(answer), type(answer).__name__))
         else:
             items, self._in_flight, self._in_flight_notes, self._failure = self._in_flight, [], {}, None
             entries = self._settle(items, answer)
@@ -402,6 +406,7 @@ class Committer:
         items, self._in_flight = self._in_flight, []
         self._notes, self._in_flight_notes = {**self._in_flight_notes, **self._notes}, {}
         self._failure = error
+        _log.error("the journal cannot write", extra={"event": "journal", "problem": str(error)})
         self._failed_batches += 1
         failed: dict[str, JournalError] = {}
         for item in items:
@@ -445,7 +450,7 @@ def _size(append: Append) -> int:
 
 def _copy(error: JournalUnavailable) -> JournalUnavailable:
     """Return an equal error: one exception object raised in many tasks would collect all their tracebacks."""
-    copy = type(error)(str(error))
+    copy = type(error)(str(error)).as_discreet_as(error)
     copy.__cause__ = error.__cause__
     return copy
 

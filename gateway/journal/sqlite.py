@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import sqlite3
@@ -53,6 +54,8 @@ from gateway.journal.plan import Plan, Standing
 from gateway.journal.sealer import Sealer
 
 __all__ = ["SqliteJournal", "ring_of", "write_checkpoint"]
+
+_log = logging.getLogger("gateway")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -202,7 +205,9 @@ class SqliteJournal:
             if not isinstance(answer, sqlite3.Error):
                 raise answer
             meaning = translate(answer, str(self._place.file))
-            raise (meaning if isinstance(meaning, JournalUnavailable) else JournalPoisoned(str(meaning))) from answer
+            if not isinstance(meaning, JournalUnavailable):
+                meaning = JournalPoisoned(str(meaning)).as_discreet_as(meaning)
+            raise meaning from answer
         self._apply(answer)
         if not self._is_certain:
             self._streams, self._open_streams, self._entries = await self._writer.run(statements.totals)
@@ -459,7 +464,9 @@ class SqliteJournal:
             if is_unstorable(error):
                 raise JournalUnavailable(f"this cannot be looked up: {error}") from error
             if isinstance(error, sqlite3.Error):
-                raise translate(error, str(self._place.file)) from error
+                meaning = translate(error, str(self._place.file))
+                _log.error("the journal cannot be read", extra={"event": "journal", "problem": str(meaning)})
+                raise meaning from error
             raise
 
 

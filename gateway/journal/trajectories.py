@@ -18,7 +18,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from gateway.clock import Clock
+from gateway.clock import Clock, dated_token
 from gateway.core.budget import Meter
 from gateway.core.call import Call
 from gateway.core.codes import Code
@@ -338,7 +338,7 @@ class Trajectories:
         standing = self.standing(agent)
         if standing is not None:
             return standing
-        made = self._make(f"auto-{self._clock.token()}", Open(agent=agent, is_implicit=True))
+        made = self._make(f"auto-{dated_token(self._clock)}", Open(agent=agent, is_implicit=True))
         if isinstance(made, Run):
             self._implicit.setdefault(agent, []).append(made)
         return made
