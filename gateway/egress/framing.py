@@ -68,5 +68,5 @@ def request_bytes(lines: ToolLines, request: Request) -> bytes:
         framing = b"Content-Length: %d\r\n" % size
     if request.upgrade:
         framing += b"Connection: Upgrade\r\nUpgrade: %b\r\n" % request.upgrade
-    fields = b"%b%b%b%b" % (lines.host_line, field_lines(headers), lines.credential_line, framing)
+    fields = lines.host_line + field_lines(headers) + lines.credential_line + framing
     return request_head(method, lines.prefix + request.target, fields)

@@ -61,6 +61,9 @@ _HEADS = 256
 _HEAD_KEPT = 4096
 """So many heads are known at a time, of so many bytes at most: larger ones are looked at each time."""
 
+_SMALL = 1 << 15
+"""Bytes of a body with which an idle connection has nobody wait: less than the transports' own mark of 64 KiB."""
+
 _NOT_AT_ONCE = frozenset({"HEAD", "CONNECT"})
 _VERSIONS = "Only HTTP/1.1 and HTTP/1.0 are spoken here."
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
@@ -261,7 +264,7 @@ class HttpFront:
                     response = self._refuse(
                         500, "The gateway has failed on this request. Nothing is known of its effect."
                     )
-            is_kept = await self._answered(request, connection, response)
+            is_kept = self._wrote(request, connection, response) or await self._answered(request, connection, response)
         except ConnectionError:
             pass  # the agent has left
         finally:
@@ -363,6 +366,21 @@ class HttpFront:
         response.headers = (*response.headers, (b"Connection", b"close"))
         return response
 
+    def _wrote(self, request: IncomingRequest, connection: AgentConnection, response: OutgoingResponse) -> bool:
+        """Write a tool's small answer where nobody has to wait for anything. False: it has to be waited for, or more than
+        that, and nothing was done."""
+        reply, body, transport = response.reply, response.body, connection.transport
+        if reply is None or response.on_delivered is not None or type(body) is not BytesBody:
+            return False
+        if transport is None or transport.is_closing() or transport.get_write_buffer_size() or len(body.data) > _SMALL:
+            return False
+        data = self._ordinary(request, response, body.data)
+        if data is None:
+            return False
+        transport.write(data)
+        reply.end()
+        return True
+
     async def _answered(
         self, request: IncomingRequest, connection: AgentConnection, response: OutgoingResponse
     ) -> bool:
@@ -371,7 +389,8 @@ class HttpFront:
             if response.takeover is not None:
                 await self._hand_over(writer, connection, response, response.takeover)
                 return False
-            data = self._ordinary(request, response)
+            body = response.body
+            data = self._ordinary(request, response, body.data) if type(body) is BytesBody else None
             if data is not None:
                 writer.write(data)
                 if connection.writing_paused:
@@ -404,17 +423,14 @@ class HttpFront:
             elif type(response.body) is not BytesBody:
                 await response.body.aclose()
 
-    def _ordinary(self, request: IncomingRequest, response: OutgoingResponse) -> bytes | None:
+    def _ordinary(self, request: IncomingRequest, response: OutgoingResponse, data: bytes) -> bytes | None:
         """Return an answer whole, if it is an ordinary one; None where there is more to it."""
-        body = response.body
-        if type(body) is not BytesBody or self.is_draining or request.manner != KNOWN:
-            return None
         status, reason = response.status, response.reason
-        if status in WITHOUT_BODY or status < 200 or request.method == "HEAD":
+        if self.is_draining or request.manner != KNOWN or request.method == "HEAD" or status in WITHOUT_BODY:
             return None
         if reason is None:
             reason = _REASONS.get(status, b"")
-        return ordinary_answer(status, reason, response.headers, body.data, self._now())
+        return ordinary_answer(status, reason, response.headers, data, self._now())
 
     async def _hand_over(
         self, writer: ResponseWriter, connection: AgentConnection, response: OutgoingResponse, takeover: Takeover
