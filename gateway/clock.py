@@ -14,7 +14,7 @@ import time
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, Protocol
 
-__all__ = ["Alarm", "Alarms", "Clock", "SystemClock", "settled", "wait_until"]
+__all__ = ["Alarm", "Alarms", "Clock", "SystemClock", "dated_token", "settled", "wait_until"]
 
 # Event loops count in whole milliseconds or better and may fire a hair early.
 _TICK_S = 0.002
@@ -65,6 +65,17 @@ class SystemClock:
     async def sleep(self, delay_s: float) -> None:
         """Wait on the event loop."""
         await asyncio.sleep(delay_s)
+
+
+def dated_token(clock: Clock) -> str:
+    """Return 32 hexadecimal digits that sort by time, for names in an index: 48 bits of milliseconds, 80 random ones.
+
+    Names that were made after each other stand beside each other, so that writing them down touches the end of the
+    index and not a page for each, however many there are (docs/adr/0186). Nobody can guess one.
+
+    Source: RFC 9562, section 5.7 (UUID version 7), without its version and variant.
+    """
+    return f"{clock.at():012x}{clock.token()[12:]}"
 
 
 async def wait_until(clock: Clock, future: asyncio.Future[None], when: float) -> bool:

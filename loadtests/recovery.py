@@ -105,7 +105,7 @@ async def fill(folder: Path, finished: int, unfinished: int, shapes: Sequence[Sh
     journal = await SqliteJournal.open(folder)
     count = 0
     runs = [FINISHED] * finished + [shapes[number % len(shapes)] for number in range(unfinished)]
-    entries = {id(shape): _entries(shape) for shape in (FINISHED, *shapes)}
+    entries = {id(shape): entries_of(shape) for shape in (FINISHED, *shapes)}
     for start in range(0, len(runs), _TOGETHER):
         futures = []
         for number, shape in enumerate(runs[start : start + _TOGETHER], start):
@@ -127,8 +127,8 @@ async def fill(folder: Path, finished: int, unfinished: int, shapes: Sequence[Sh
     return count
 
 
-def _entries(shape: Shape) -> list[Entry]:
-    return [Entry(kind, 1_700_000_000_000, data) for kind, data in map(encode, shape.records)]
+def entries_of(shape: Shape, at: int = 1_700_000_000_000) -> list[Entry]:
+    return [Entry(kind, at, data) for kind, data in map(encode, shape.records)]
 
 
 async def recover(folder: Path) -> tuple[float, float, int]:

@@ -101,10 +101,11 @@ WORKLOADS: Mapping[str, Workload] = {workload.name: workload for workload in (RE
 
 
 def number_of(head: bytes, body: bytes) -> bytes:
-    """Return the number that a call carries, as its digits. `head` may be in lower case."""
+    """Return the number that a call carries, as its digits: of one without a body, the end of its path. `head` may be in
+    lower case."""
     if body:
         return body[11 : 11 + NUMBER_DIGITS]
-    end = head.index(b" ", 4)
+    end = head.index(b" ", len(b"post "))
     return head[end - NUMBER_DIGITS : end]
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.clock import Alarm, Alarms, SystemClock, settled, wait_until
+from gateway.clock import Alarm, Alarms, SystemClock, dated_token, settled, wait_until
 from tests.fakes import FakeClock
 
 
@@ -22,6 +22,18 @@ async def test_the_system_clock_counts_up_and_draws_within_bounds() -> None:
     assert 0 <= clock.draw() < 1
     assert len(clock.token()) == 32
     assert clock.token() != clock.token()
+
+
+async def test_dated_tokens_are_in_the_order_of_their_making_and_differ() -> None:
+    """An index of names grows at its end (docs/adr/0186)."""
+    clock = FakeClock()
+    tokens = []
+    for _ in range(50):
+        tokens.append(dated_token(clock))
+        clock.turn(0.001)
+    assert tokens == sorted(tokens)
+    assert {len(token) for token in tokens} == {32}
+    assert len({dated_token(clock) for _ in range(50)}) == 50
 
 
 async def test_waiting_ends_with_the_future() -> None:

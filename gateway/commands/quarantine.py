@@ -113,5 +113,7 @@ def _tell(one: dict[str, Any], as_json: bool) -> None:
             click.echo(f"  {level}: {', '.join(names)}")
     if one["contaminated"]:
         click.echo(f"  read it: {', '.join(one['contaminated'])}")
+    if one["held_tasks"]:
+        click.echo(f"  tasks that it holds: {', '.join(one['held_tasks'])}")
     if one["state"] == "in force":
         click.echo(f"  next: seawall quarantine lift {one['id']} --reason TEXT")

@@ -32,6 +32,7 @@ from gateway.config.rules import (
     check_retry,
     check_secret,
     overlay,
+    overrides_of,
     read_hosts,
     upstream_of,
 )
@@ -300,7 +301,8 @@ class _Compiler:
         check_headers(entry, self._problems)
         credential, leases = self._credential(entry), self._leases(entry)
         proof = leases or credential
-        operations = _Operations(self, name, entry, effective.timeouts)
+        overrides, own = overrides_of(entry, self._problems)
+        operations = _Operations(self, name, entry, effective.timeouts, own)
         declared = operations.compile()
         hosts = read_hosts(entry, self._problems)
         called = operations.compile_calls()
@@ -334,7 +336,7 @@ class _Compiler:
         old = self._previous.tools.get(name)
         if old is not None and old.digest == digest and old.domain is effective.domain:
             return old
-        read, write = _undeclared(name, bool(declared or called), settings.strict, effective.timeouts)
+        read, write = _undeclared(name, bool(declared or called), settings.strict, effective.timeouts, overrides)
         write = _as_guarded(write, guarded)
         read, write = self.ruled(name, *read), self.ruled(name, *write)
         every = [operation for _, operation, _ in declared] + [operation for operation, _ in called.values()]
@@ -712,7 +714,15 @@ def _request_part(settings: RequestSettings) -> RequestSettings:
 class _Operations:
     """Compiles the operations of one tool."""
 
-    def __init__(self, compiler: _Compiler, tool: str, entry: Entry[ToolSettings], timeouts: TimeoutSettings) -> None:
+    def __init__(
+        self,
+        compiler: _Compiler,
+        tool: str,
+        entry: Entry[ToolSettings],
+        timeouts: TimeoutSettings,
+        overrides: Mapping[str, frozenset[str]],
+    ) -> None:
+        self._overrides = overrides
         self._compiler = compiler
         self._problems = compiler.problems
         self._tool = tool
@@ -834,6 +844,7 @@ class _Operations:
             input=settings.input if isinstance(settings.input, dict) else None,
             artifacts=self._artifacts(settings.artifacts, (*at, "artifacts")),
             claim=self._claim(settings.claim, (*at, "claim")),
+            overrides=self._overrides[name],
         )
         return self._compiler.ruled(self._tool, operation, "")[0]
 
@@ -940,12 +951,12 @@ def _as_guarded(write: tuple[Operation, str], declared: list[Operation]) -> tupl
 
 
 def _undeclared(
-    tool: str, is_managed: bool, is_strict: bool, timeouts: TimeoutSettings
+    tool: str, is_managed: bool, is_strict: bool, timeouts: TimeoutSettings, overrides: frozenset[str]
 ) -> tuple[tuple[Operation, str], tuple[Operation, str]]:
     """Return the operations that stand for what the manifest does not declare (design section 1, "tier")."""
-    read = Operation(name=UNDECLARED_READ, tier=Tier.READ, timeouts=timeouts, is_declared=False)
-    tier = Tier.PIVOT if is_managed else Tier.UNMANAGED
-    write = Operation(name=UNDECLARED_WRITE, tier=tier, timeouts=timeouts, is_declared=False)
+    made_up = partial(Operation, timeouts=timeouts, is_declared=False, overrides=overrides)
+    read = made_up(name=UNDECLARED_READ, tier=Tier.READ)
+    write = made_up(name=UNDECLARED_WRITE, tier=Tier.PIVOT if is_managed else Tier.UNMANAGED)
     read_reason = f"`{tool}` declares no operation for it, and its method is one that has no effect, so it is a read."
     if is_managed:
         write_reason = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
@@ -28,6 +28,7 @@ from gateway.core.manifest import (
     SecretSettings,
     ToolSettings,
 )
+from gateway.core.override import FIELDS, PARAMETERS
 from gateway.core.retry import RetrySettings
 from gateway.core.tool import Upstream
 
@@ -41,6 +42,7 @@ __all__ = [
     "check_retry",
     "check_secret",
     "overlay",
+    "overrides_of",
     "read_hosts",
     "read_upstream",
     "upstream_of",
@@ -258,6 +260,42 @@ def check_headers(entry: Entry[ToolSettings], problems: Problems) -> None:
                 )
             elif key == "allow" and name.lower().encode() in OURS_IN_REQUESTS:
                 problems.add(here, f"`{shown(name)}` never reaches a tool as the agent sent it", "remove it")
+
+
+def overrides_of(entry: Entry[ToolSettings], problems: Problems) -> tuple[frozenset[str], dict[str, frozenset[str]]]:
+    """Return what could replace method or path and may be sent to a tool all the same, and to each of its operations.
+
+    A list of header fields that names one of them means it, too.
+    """
+    settings = entry.settings
+    listed = () if settings.headers is None else settings.headers.allow
+    own = _overrides(settings.overrides, entry, ("overrides",), problems) | FIELDS.intersection(
+        map(_plain_field, listed)
+    )
+    return own, {
+        name: own | _overrides(operation.overrides, entry, ("operations", name, "overrides"), problems)
+        for name, operation in settings.operations.items()
+    }
+
+
+def _overrides(
+    names: Iterable[str], entry: Entry[ToolSettings], at: tuple[str, ...], problems: Problems
+) -> frozenset[str]:
+    known = FIELDS | PARAMETERS
+    found: set[str] = set()
+    for index, name in enumerate(names):
+        plain = name.lower() if name.startswith("_") else _plain_field(name)
+        if entry.settings.mcp is not None:
+            problems.add(entry.at(*at, index), "calls of an MCP server have no method and no path", "remove it")
+        elif plain not in known:
+            here = f"`{shown(name)}` is nothing that is known to replace method or path"
+            problems.add(entry.at(*at, index), here, nearest(plain, known))
+        found.add(plain)
+    return frozenset(found)
+
+
+def _plain_field(name: str) -> str:
+    return name.lower().replace("_", "-")
 
 
 def check_domain_of(entry: Entry[ToolSettings], loaded: Loaded, problems: Problems) -> None:

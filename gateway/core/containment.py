@@ -4,6 +4,10 @@ It is the fold of one stream of records beside those of the runs, because the or
 follows, and because a run that is long over can still be found to be bad. A `QuarantineSet` record is the tombstone: sealed
 in the journal like every record, so that nobody can take it back unseen; lifting it is a record of its own.
 
+A quarantine holds the tasks, too, that its run has handed on since the step from which it is bad, and what they hand on:
+whoever does such a task does what a quarantined run has asked for. A task is an artifact like any other (`task:ID`), written
+by the run that opens it, so what the marks say of it decides, and clearing it or lifting the quarantine lets go of it.
+
 Quarantining what is quarantined, lifting what is lifted and clearing what is clear change nothing.
 
 Source: seed 000, "The four-stage quarantine protocol".
@@ -44,7 +48,12 @@ __all__ = [
     "encode",
     "lift",
     "quarantine_view",
+    "task_artifact",
 ]
+
+_GENERATIONS: Final = 16
+"""So many tasks, one handed on by the next, are followed (as many as spend together, `journal/trajectories.py`): names are
+agents' own, and may go in circles."""
 
 STREAM: Final = "~containment"
 """The journal's stream; no run can have a name that begins so."""
@@ -223,9 +232,37 @@ class Containment:
     claims: Claims = field(default_factory=Claims)
 
     def holds(self, run: str, agent: str) -> str | None:
-        """Return the quarantine that a run or its agent is under, or None."""
+        """Return the quarantine that a run or its agent is under, or, of a task, who has handed it on; None if none is."""
         names = self.runs.get(run) or self.agents.get(agent)
-        return names[0] if names else None
+        return names[0] if names else self._handed_on_by(run)
+
+    def held_tasks(self, quarantine: str) -> list[str]:
+        """Return the runs of the tasks that a quarantine holds because of who has handed them on."""
+        return [run for run in self.lineage.contaminated(quarantine) if self._handed_on_by(run) is not None]
+
+    def _handed_on_by(self, run: str) -> str | None:
+        """Tainted: a quarantined run has handed the task on. Suspect: somebody did who had touched what is bad; if that was
+        the work of a task itself, that one decides."""
+        for _ in range(_GENERATIONS):
+            artifact = self.lineage.artifacts.get(task_artifact(run))
+            if artifact is None or not artifact.marks:
+                return None
+            taint, producer = artifact.taint, artifact.producer
+            if taint is Taint.TAINTED:
+                return min(
+                    name
+                    for name, mark in artifact.marks.items()
+                    if mark.cleared_by is None and mark.level is Taint.TAINTED
+                )
+            if taint is not Taint.SUSPECT or producer is None:
+                return None
+            run = producer.run
+        return None
+
+
+def task_artifact(task: str) -> str:
+    """Return the name of the artifact that a task is: its parent writes it, its own run reads it."""
+    return f"task:{task}"
 
 
 def apply(state: Containment, record: ContainmentRecord, at: int) -> None:
@@ -375,6 +412,7 @@ def quarantine_view(state: Containment, quarantine: Quarantine) -> dict[str, obj
             for level in (Taint.TAINTED, Taint.SUSPECT, Taint.CLEARED)
         },
         "contaminated": state.lineage.contaminated(told.quarantine),
+        "held_tasks": state.held_tasks(told.quarantine),
         "lifted_by": None if quarantine.lifted is None else quarantine.lifted.by,
         "lifted_at": quarantine.lifted_at or None,
     }

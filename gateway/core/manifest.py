@@ -456,6 +456,7 @@ class OperationSettings:
         JournalMode.STRICT
     )
     timeouts: Annotated[TimeoutSettings | None, Doc("Overrides the domain's time bounds.")] = None
+    overrides: Annotated[tuple[str, ...], Doc("As `overrides` of the tool, for this operation alone.")] = ()
     description: Annotated[
         str | None, Doc("What it does, for models; of an HTTP operation offered as an MCP tool.")
     ] = None
@@ -514,6 +515,13 @@ class ToolSettings:
             "both (`append`), or the agent's own word (`pass`)."
         ),
     ] = ForwardedMode.DROP
+    overrides: Annotated[
+        tuple[str, ...],
+        Doc(
+            "Header fields and parameters that agents may send though they could replace the method or path of a call, such "
+            "as `X-HTTP-Method-Override` or `_method`; calls with any other of that kind are refused."
+        ),
+    ] = ()
     hosts: Annotated[
         tuple[str, ...],
         Doc("Further hosts that mean it where the gateway is a proxy: `host`, `host:port`, `*.domain`."),

@@ -243,7 +243,10 @@ class Artifacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Operation:
-    """One thing a tool can do. `is_declared` is False for those made up for undeclared calls."""
+    """One thing a tool can do. `is_declared` is False for those made up for undeclared calls.
+
+    `overrides`: fields and parameters that its calls may have though they could replace method or path, in small letters.
+    """
 
     name: str
     tier: Tier
@@ -271,6 +274,7 @@ class Operation:
     rules: tuple[Rule, ...] = ()
     artifacts: Artifacts | None = None
     claim: ClaimNeedSettings | None = None
+    overrides: frozenset[str] = frozenset()
 
     is_read: bool = field(init=False)
     """Whether calls have no effect. Kept, since every stage asks."""

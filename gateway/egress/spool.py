@@ -10,6 +10,7 @@ Memory is bounded by callers times `memory_limit` (plus one block each while wri
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -24,6 +25,8 @@ __all__ = ["BLOCK_BYTES", "Spool", "SpoolFailed", "SpooledBody", "TooLarge"]
 
 T = TypeVar("T")
 
+_log = logging.getLogger("gateway")
+
 BLOCK_BYTES = 1 << 18
 _THREADS = 2
 
@@ -37,7 +40,8 @@ class TooLarge(Exception):
 
 
 class SpoolFailed(Exception):
-    """The disk refused (full, read-only, broken); what was kept is gone again. The message names folder and cause."""
+    """The disk refused (full, read-only, broken); what was kept is gone again. The message names the cause, for agents; the
+    log names the folder, too."""
 
 
 class Spool:
@@ -105,10 +109,12 @@ class Spool:
             raise self._failed(error) from error
 
     def _failed(self, error: OSError) -> SpoolFailed:
-        return SpoolFailed(
-            f"a large body cannot be kept in {self._directory}: {error.strerror or error}. Free space there, "
-            "or lower the size limit of bodies."
+        why = error.strerror or type(error).__name__
+        _log.error(
+            "a large body cannot be kept: free space there, or lower the size limit of bodies",
+            extra={"event": "spool", "folder": str(self._directory), "problem": why},
         )
+        return SpoolFailed(f"a large body cannot be kept on disk: {why}")
 
 
 class SpooledBody:
@@ -142,7 +148,9 @@ class SpooledBody:
             try:
                 data = await self._file.run(os.pread, BLOCK_BYTES, offset)
             except OSError as error:
-                raise SpoolFailed(f"a body kept on disk cannot be read back: {error.strerror or error}") from error
+                raise SpoolFailed(
+                    f"a body kept on disk cannot be read back: {error.strerror or type(error).__name__}"
+                ) from error
             if not data:
                 raise SpoolFailed("a body kept on disk is shorter than it was")
             offset += len(data)

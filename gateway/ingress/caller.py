@@ -10,13 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 
-from aiohttp.streams import StreamReader
-
 from gateway.clock import Clock
 from gateway.core.codes import Code
 from gateway.core.message import BytesBody
 from gateway.core.outcome import Refusal
 from gateway.core.problem import Problem, problem
+from gateway.core.remembered import Remembered
 from gateway.core.tokens import Entry, Scope, Tokens, presented, without_token
 from gateway.core.value import frozen
 from gateway.ingress.http import AtOnce, IncomingRequest, OutgoingResponse
@@ -36,17 +35,21 @@ class Caller:
 
 def caller_of(request: IncomingRequest) -> Caller | Refusal:
     """Return who sent a request, or why its word cannot be taken."""
-    if request.proven_agent is not None:
-        return Caller(request.proven_agent, is_proven=True)
+    proven = request.proven_agent
+    if proven is not None:
+        return Caller(proven, is_proven=True)
     told = request.field(b"seawall-agent")
     if told is None:
-        return Caller(request.peer or "local", is_proven=False)
+        return _unproven[request.peer or "local"]
     if not _NAME.fullmatch(told):
         return Refusal(
             code=Code.INVALID_ARGUMENTS,
             detail="The header Seawall-Agent must hold 1 to 128 letters, digits and . _ : -.",
         )
-    return Caller(told.decode("ascii"), is_proven=False)
+    return _unproven[told.decode("ascii")]
+
+
+_unproven = Remembered[str, Caller](lambda name: Caller(name, False))
 
 
 class Door:
@@ -82,7 +85,7 @@ class Door:
         tokens = self._tokens()
         if tokens is None:
             inner = self._inner_at_once(request)
-            return None if inner is None else lambda content: inner(content) if self._tokens() is None else None
+            return None if inner is None else lambda body: inner(body) if self._tokens() is None else None
         entry = self._entry(tokens, presented(request.headers))
         if entry is None:
             return None
@@ -94,9 +97,9 @@ class Door:
         if inner is None:
             return None
 
-        def answer(content: StreamReader) -> Problem | None:
+        def answer(body: bytes | None) -> Problem | None:
             tokens = self._tokens()
-            return inner(content) if tokens is not None and tokens.is_good(entry, self._clock.at()) else None
+            return inner(body) if tokens is not None and tokens.is_good(entry, self._clock.at()) else None
 
         return answer
 

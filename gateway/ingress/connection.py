@@ -24,8 +24,9 @@ from aiohttp.http import HttpRequestParser, RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from gateway.clock import Alarm, Alarms
+from gateway.core.known_heads import KnownHeads
 from gateway.ingress.refusing import Refusing
-from gateway.ingress.request import READ_BYTES, IncomingRequest, UploadBroken, asks_for_websocket
+from gateway.ingress.request import KNOWN, READ_BYTES, IncomingRequest, UploadBroken, asks_for_websocket
 
 __all__ = ["AgentConnection", "HeadTooLarge", "Limits", "Server"]
 
@@ -68,6 +69,7 @@ class Server(Protocol):
 
     limits: Limits
     alarms: Alarms
+    heads: KnownHeads
     refusing: Refusing
     is_draining: bool
     connections: set[AgentConnection]
@@ -75,9 +77,12 @@ class Server(Protocol):
     async def serve(self, request: IncomingRequest, connection: AgentConnection) -> None:
         """Answer a request, and call `served` in the end."""
 
-    def answer_at_once(self, message: RawRequestMessage, content: StreamReader, connection: AgentConnection) -> bool:
+    def answer_at_once(self, request: IncomingRequest, connection: AgentConnection) -> bool:
         """Answer a request that nobody has to wait for, after which the connection may serve another. False: it has to be
         served, and nothing was done. Only asked while any tools are known to be `refusing`."""
+
+    def took(self, data: bytes, request: IncomingRequest) -> None:
+        """Take note of the head of a request that a parser has read from `data`, which is all of it."""
 
     async def refuse_malformed(self, error: Exception, connection: AgentConnection) -> None:
         """Answer what is no request."""
@@ -162,6 +167,9 @@ class AgentConnection(BaseProtocol):
             return
         parser, is_fresh = self._parser, False
         if parser is None:
+            if self._task is None and (known := self._server.heads(data)) is not None:
+                self._take(IncomingRequest(self, known, KNOWN, None))
+                return
             parser, is_fresh = self._server.limits.new_parser(self, self._loop), True
             self._parser = parser
         elif self._missing > 0:
@@ -174,10 +182,9 @@ class AgentConnection(BaseProtocol):
                 message, content = messages[0]
                 if content.is_eof() and data.find(_HEAD_END) + 4 + content.total_bytes == len(data):
                     self._parser = None  # exactly one request is what nearly always comes
-                    if self._server.refusing and self._server.answer_at_once(message, content, self):
-                        self._alarm.set(self._loop.time() + self._server.limits.keepalive_s)
-                    else:
-                        self._begin(message, content)
+                    request = IncomingRequest.parsed(message, content, self)
+                    self._server.took(data, request)
+                    self._take(request)
                     return
             self._enqueue(messages)
             if (
@@ -286,7 +293,9 @@ class AgentConnection(BaseProtocol):
         self._alarm.set(self._loop.time() + LINGER_S)
 
     def ring(self) -> None:
-        """Called by the alarm: a bound has passed."""
+        """Called by the alarm: a bound has passed. While a request is answered there is none; it is set anew in the end."""
+        if self._task is not None:
+            return
         self.abort() if self._is_closing or self._left_over is not None else self.close()
 
     # --- requests
@@ -349,9 +358,15 @@ class AgentConnection(BaseProtocol):
         incoming.set_exception(error)
         return True
 
-    def _begin(self, message: RawRequestMessage, content: StreamReader) -> None:
-        self._alarm.clear()
-        self._request = request = IncomingRequest(message, content, self)
+    def _take(self, request: IncomingRequest) -> None:
+        """Take the one request that has come on an idle connection."""
+        if self._server.refusing and self._server.answer_at_once(request, self):
+            self._alarm.set(self._loop.time() + self._server.limits.keepalive_s)
+        else:
+            self._begin(request)
+
+    def _begin(self, request: IncomingRequest) -> None:
+        self._request = request
         self._task = self._loop.create_task(self._server.serve(request, self))
 
     def _next(self) -> None:
@@ -360,13 +375,13 @@ class AgentConnection(BaseProtocol):
             self._alarm.clear()
             self._task = self._loop.create_task(self._refuse(item))
             return
-        message, content = item
+        request = IncomingRequest.parsed(*item, self)
         # Not with others behind it: so many answers in one pass of the loop would hold up everybody else's.
-        if self._server.refusing and not self._queue and self._server.answer_at_once(message, content, self):
+        if self._server.refusing and not self._queue and self._server.answer_at_once(request, self):
             self._consumed()
             self._go_on(is_kept=True)
             return
-        self._begin(message, content)
+        self._begin(request)
         self._consumed()
 
     def _consumed(self) -> None:

@@ -44,6 +44,7 @@ from gateway.core.mcp_task import EXTENSION, LEGACY_VERSION, Task, as_tasks, can
 from gateway.core.mcp_tools import CALL, Definition, joined, operation_of, parted, target_of
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request, first_header
 from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success, is_result
+from gateway.core.override import lookout, objection, second_field
 from gateway.core.tool import AmbiguousPath, Catalog, Operation, ToolSpec
 from gateway.egress import StreamBroken, Timings
 from gateway.egress.mcp import McpEgress
@@ -348,7 +349,7 @@ class McpService:
         if tool.mcp is None:
             try:
                 method, target, headers, sent = built(operation, arguments)
-                params = tool.match(method, target).params
+                params = _same(operation, tool, method, target, headers, sent)
             except (BadArguments, AmbiguousPath) as error:
                 return Refusal(code=Code.INVALID_ARGUMENTS, detail=f"{error}; nothing was sent.", dependency=tool.name)
         if operation.is_declared and not operation.is_read and (why := ambiguity(body)) is not None:
@@ -950,6 +951,29 @@ def _agent(party: Party) -> str:
 
 def _caller(party: Party) -> Caller:
     return Caller(_agent(party), is_proven=party.client.is_proven)
+
+
+def _same(
+    operation: Operation, tool: ToolSpec, method: str, target: str, headers: Headers, sent: bytes | None
+) -> Mapping[str, str]:
+    """Return the parameters of a request that arguments have made of an operation, once it is sure to be no other's.
+
+    Raises:
+        AmbiguousPath: it is another operation, or the tool could take it for another.
+        BadArguments: one of them could replace the method.
+    """
+    match = tool.match(method, target)
+    if match.operation.name != operation.name:
+        raise AmbiguousPath(
+            f"with these arguments it would be a call of `{match.operation.name}`, not of `{operation.name}`: change the "
+            "arguments, or call that"
+        )
+    if (field := second_field(headers, operation.overrides)) is not None:
+        raise BadArguments(objection(f"the header field `{field}`", tool.name))
+    found = lookout((first_header(headers, b"content-type") or b"").decode("latin-1"))
+    if sent and found is not None and "_method" not in operation.overrides and found.finds(sent):
+        raise BadArguments(objection("the argument `_method`", tool.name))
+    return match.params
 
 
 def _context(message: Message, party: Party) -> Headers:

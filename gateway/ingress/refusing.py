@@ -25,9 +25,9 @@ _HEATING: Final = frozenset({Code.CIRCUIT_OPEN, Code.BULKHEAD_FULL, Code.QUEUE_D
 class Refusing(dict[str, int]):
     """The hot tools: how hot each is, by its name. Mostly empty, and quickly seen to be."""
 
-    def is_meant(self, target: str) -> bool:
+    def is_meant(self, target: bytes) -> bool:
         """Whether a request target `/{tool}/...` names a hot one."""
-        return target[1 : target.find("/", 1)] in self
+        return target[1 : target.find(b"/", 1)].decode("latin-1") in self
 
     def refused(self, tool: str, code: Code) -> None:
         """A call to the tool was refused."""

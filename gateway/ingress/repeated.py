@@ -10,11 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from aiohttp.streams import StreamReader
-
 from gateway.core.call import Call
 from gateway.core.outcome import Rejected
-from gateway.ingress.request import whole_body
 
 if TYPE_CHECKING:
     from gateway.clock import Clock
@@ -59,12 +56,16 @@ class Repeated:
         self._initial = (call.trajectory, call.traceparent)
         self._latest: bytes | None = None
 
-    def __call__(self, content: StreamReader) -> Rejected | None:
-        """Return the refusal of the call with this body; None where it is not refused, or not without waiting."""
+    def __call__(self, data: bytes | None) -> Rejected | None:
+        """Return the refusal of the call with this body, None where it did not come in one piece.
+
+        None where it is not refused, or not without waiting.
+        """
         call, named = self._call, self._named
         if named is not None:
-            data = whole_body(content, self._body_max)
-            if data is None or not (data == self._latest or self._takes(data, named)):
+            if data is None or len(data) > self._body_max:
+                return None
+            if data != self._latest and not self._takes(data, named):
                 return None
         call.trajectory, call.traceparent = self._initial
         call.tracestate, call.trace, call.attempt = None, None, 0

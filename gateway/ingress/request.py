@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
-from aiohttp.http import HttpVersion11, RawRequestMessage
+from aiohttp.http import HttpVersion, HttpVersion11, RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from gateway.core.call import Call
 from gateway.core.headers import first_values, with_shared_names
+from gateway.core.known_heads import Known
 from gateway.core.message import Body, BytesBody, Headers
 from gateway.core.tokens import Entry
 from gateway.core.websocket import is_websocket
@@ -22,7 +23,7 @@ from gateway.egress.spool import Spool, TooLarge
 if TYPE_CHECKING:
     from gateway.ingress.connection import AgentConnection
 
-__all__ = ["READ_BYTES", "IncomingRequest", "UploadBroken", "asks_for_websocket", "whole_body"]
+__all__ = ["KNOWN", "READ_BYTES", "IncomingRequest", "Manner", "UploadBroken", "asks_for_websocket"]
 
 READ_BYTES = 1 << 16
 
@@ -36,11 +37,33 @@ def asks_for_websocket(message: RawRequestMessage) -> bool:
     return any(name.lower() == b"upgrade" and is_websocket(value) for name, value in message.raw_headers)
 
 
+class Manner(NamedTuple):
+    """How a head has its request treated.
+
+    Attributes:
+        version: of HTTP, as the head names it.
+        is_kept_alive: the connection may serve another request.
+        wants_websocket: it asks for one; what comes behind it is then not read as HTTP.
+        is_continue_due: the agent asks whether to go on before it sends the body.
+        is_chunked: only the end of the body tells its length.
+    """
+
+    version: HttpVersion = HttpVersion11
+    is_kept_alive: bool = True
+    wants_websocket: bool = False
+    is_continue_due: bool = False
+    is_chunked: bool = False
+
+
+KNOWN: Final = Manner()
+"""That of a request whose head is known (`core/known_heads.py`), which there is nothing out of the ordinary about."""
+
+
 def _is_welcome() -> bool:
     return True
 
 
-def whole_body(content: StreamReader, max_bytes: int) -> bytes | None:
+def _whole_body(content: StreamReader, max_bytes: int) -> bytes | None:
     """Return a body that is here, in one piece and no larger than `READ_BYTES`, and leave it there; None of any other.
 
     Most small ones are like that, and taking them out costs a hundred instructions.
@@ -71,11 +94,12 @@ class IncomingRequest:
         method: as the agent wrote it.
         target: the raw request target.
         headers: raw fields in order, hop-by-hop ones included.
-        content: what the parser puts the body into; let go of once all of it was taken out.
+        manner: how its head has it treated.
+        content: what the parser puts the body into, for the connection; let go of once all of it was taken out, empty where
+            there was no parser: who wants the body asks for it in one piece, whole, or as a stream.
         fields: the first value of each field, by its name in lower case.
         has_body: whether the request declares one, be it empty (`Content-Length: 0`).
         token: the entry of the token that came with it, once `ingress/caller.py` has looked.
-        wants_websocket: it asks for one; what comes behind it is then not read as HTTP.
         is_welcome: whether what proved the caller still does; for what outlives its request.
         write: the write that it turned out to be, which is finished though the agent has left once it is on its way.
     """
@@ -83,43 +107,62 @@ class IncomingRequest:
     __slots__ = (
         "_body_size",
         "_connection",
-        "_is_continue_due",
         "_was_continued",
         "_whole",
         "content",
         "fields",
         "has_body",
         "headers",
-        "is_kept_alive",
         "is_welcome",
+        "manner",
         "method",
         "target",
         "token",
-        "version",
-        "wants_websocket",
         "write",
     )
 
-    def __init__(self, message: RawRequestMessage, content: StreamReader, connection: AgentConnection) -> None:
+    def __init__(self, connection: AgentConnection, known: Known, manner: Manner, content: StreamReader | None) -> None:
+        """`known`: what the head says, and where there is no `content`, all of the body."""
         self._connection = connection
-        self.content = content
-        self.method: str = message.method
-        # aiohttp has none where CONNECT names nothing; no version is named then, either, which is what the front refuses.
-        self.target: bytes = (message.path or "").encode("utf-8", "surrogateescape")
-        self.headers: Headers = with_shared_names(message.raw_headers)
-        self.version = message.version
-        self.wants_websocket = message.upgrade and asks_for_websocket(message)
-        self.is_kept_alive = not message.should_close and message.method != "CONNECT" and not self.wants_websocket
-        self.fields = fields = first_values(self.headers)
+        self.method, self.target, self.headers, fields, data = known
+        self.fields = fields
+        self.manner = manner
         length = fields.get(b"content-length")
-        self._body_size = None if message.chunked else int(length or 0)
-        self.has_body = message.chunked or length is not None
-        self._is_continue_due = b"expect" in fields and message.version == HttpVersion11
+        self.has_body = length is not None or manner.is_chunked
         self._was_continued = False
-        self._whole: BytesBody | None = None
         self.token: Entry | None = None
         self.write: Call | None = None
         self.is_welcome: Callable[[], bool] = _is_welcome
+        self._whole: BytesBody | None
+        self.content: StreamReader
+        self._body_size: int | None
+        if content is None:
+            self._body_size, self.content, self._whole = len(data), EMPTY_PAYLOAD, BytesBody(data)
+        else:
+            self._body_size = None if manner.is_chunked else int(length or 0)
+            self.content, self._whole = content, None
+
+    @classmethod
+    def parsed(cls, message: RawRequestMessage, content: StreamReader, connection: AgentConnection) -> IncomingRequest:
+        """Return a request as a parser has read it."""
+        headers = with_shared_names(message.raw_headers)
+        fields = first_values(headers)
+        # aiohttp has none where CONNECT names nothing; no version is named then, either, which is what the front refuses.
+        target = (message.path or "").encode("utf-8", "surrogateescape")
+        wants_websocket = message.upgrade and asks_for_websocket(message)
+        manner = Manner(
+            message.version,
+            not message.should_close and message.method != "CONNECT" and not wants_websocket,
+            wants_websocket,
+            b"expect" in fields and message.version == HttpVersion11,
+            message.chunked,
+        )
+        return cls(connection, Known(message.method, target, headers, fields, b""), manner, content)
+
+    def again(self) -> IncomingRequest:
+        """Return the request as it came, of which nothing is known yet, for who only wants to look at it."""
+        known = Known(self.method, self.target, self.headers, self.fields, b"")
+        return IncomingRequest(self._connection, known, self.manner, self.content)
 
     def field(self, name: bytes) -> bytes | None:
         """Return the first field of that name (given in lower case), or None."""
@@ -133,6 +176,11 @@ class IncomingRequest:
         """Have the rest of the gateway see other fields."""
         self.headers = headers
         self.fields = first_values(headers)
+
+    @property
+    def wants_websocket(self) -> bool:
+        """Whether it asks for a WebSocket; what comes behind it is then not read as HTTP."""
+        return self.manner.wants_websocket
 
     @property
     def is_to_finish(self) -> bool:
@@ -168,7 +216,7 @@ class IncomingRequest:
     @property
     def is_waiting_for_continue(self) -> bool:
         """The agent was told nothing yet and may be holding its body back."""
-        return self._is_continue_due and not self._was_continued
+        return self.manner.is_continue_due and not self._was_continued
 
     async def read_all(self, spool: Spool, *, max_bytes: int, memory_limit: int | None = None) -> Body:
         """Return the whole body, replayable; the caller closes it.
@@ -187,12 +235,21 @@ class IncomingRequest:
             return whole
         return await spool.collect(self.stream().chunks(), max_bytes=max_bytes, memory_limit=memory_limit)
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the body has come to its end."""
+        return self.content.is_eof()
+
+    def in_one_piece(self) -> bytes | None:
+        """Return the body, and leave it there, if all of it is here in one piece; else None."""
+        return _whole_body(self.content, READ_BYTES) if self._whole is None else self._whole.data
+
     def whole(self, *, max_bytes: int) -> BytesBody | None:
         """Return the body if all of it is here, and little enough to be held; the same one if asked again. Else None, and it
         has to be read."""
         if self._whole is None:
             content = self.content
-            data = whole_body(content, max_bytes)
+            data = _whole_body(content, max_bytes)
             if data is None and content.is_eof() and content.exception() is None and content.total_bytes <= max_bytes:
                 data = content.read_nowait() if content.total_bytes <= READ_BYTES else None
             self._whole = None if data is None else BytesBody(data)
@@ -203,6 +260,10 @@ class IncomingRequest:
         return _Upload(self)
 
     async def _pieces(self) -> AsyncIterator[bytes]:
+        if self._whole is not None:
+            if data := self._whole.data:
+                yield data
+            return
         content, stalled_s = self.content, self._connection.stalled_s
         if self.is_waiting_for_continue:
             self._was_continued = True

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import orjson
 
-from gateway.clock import Clock, wait_until
+from gateway.clock import Clock, dated_token, wait_until
 from gateway.core.approval import ApprovalState, approval_view, state_at
 from gateway.core.budget import caps_from, usage_from
 from gateway.core.codes import Code
@@ -31,7 +31,7 @@ from gateway.ingress.http import IncomingRequest, OutgoingResponse, UploadBroken
 from gateway.ingress.proxy import preferred_wait_s, refuse
 from gateway.ingress.shown import Shown
 from gateway.ingress.tasks import Tasks
-from gateway.journal import Conflict, JournalUnavailable
+from gateway.journal import Conflict, JournalUnavailable, tellable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.stages.budget import meter_of, spend
 from gateway.stages.watchdog import WatchdogStage
@@ -107,7 +107,7 @@ class Runs:
         except (JournalUnavailable, Conflict) as error:
             answer = Refusal(
                 code=Code.JOURNAL_UNAVAILABLE,
-                detail=f"The journal cannot be used ({error}). Try again later.",
+                detail=f"The journal cannot be used ({tellable(error)}). Try again later.",
                 retry_after_ms=1000,
             )
         if isinstance(answer, Refusal):
@@ -172,7 +172,7 @@ class Runs:
         if isinstance(opening, Refusal):
             return opening
         name, command = opening
-        run = await self._trajectories.named(name or f"run-{self._clock.token()}", command)
+        run = await self._trajectories.named(name or f"run-{dated_token(self._clock)}", command)
         if isinstance(run, Refusal):
             return run
         if _is_foreign(run, caller):

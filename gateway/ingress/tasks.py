@@ -16,7 +16,7 @@ from dataclasses import asdict
 
 from gateway.clock import Clock
 from gateway.core.codes import Code
-from gateway.core.containment import ArtifactsTouched
+from gateway.core.containment import ArtifactsTouched, task_artifact
 from gateway.core.idempotency import caller_digest
 from gateway.core.outcome import Refusal
 from gateway.core.packet import (
@@ -154,7 +154,7 @@ class Tasks:
         return None
 
     def _handed_on(self, parent: Run, child: str, caller: Caller) -> None:
-        packet, epoch = f"task:{child}", self._containment.epoch
+        packet, epoch = task_artifact(child), self._containment.epoch
         self._containment.record([
             ArtifactsTouched(
                 run=parent.state.id, agent=parent.state.agent, step=len(parent.state.steps), operation=_TASK,

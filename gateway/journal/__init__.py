@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
 from gateway.core.message import Body
 from gateway.core.value import frozen
@@ -38,11 +38,42 @@ __all__ = [
     "KeyClaim",
     "KeyOwner",
     "Pruned",
+    "tellable",
 ]
 
 
 class JournalError(Exception):
-    """Anything that keeps a journal from doing its work. The message says what to do next."""
+    """Anything that keeps a journal from doing its work. The message says what to do next.
+
+    It is for operators and may say where on this machine something lies; `told` is for agents, who may not know that.
+    """
+
+    _places: tuple[tuple[str, str], ...] = ()
+
+    def hiding(self, place: object, name: str) -> Self:
+        """Have agents be told `name` instead of a place that the message names. Returns the error itself."""
+        self._places = (*self._places, (str(place), name))
+        return self
+
+    def as_discreet_as(self, other: JournalError) -> Self:
+        """Hide what another error hides, whose words are in this one's message. Returns the error itself."""
+        self._places = (*self._places, *other._places)
+        return self
+
+    @property
+    def told(self) -> str:
+        """The message without places."""
+        text = str(self)
+        for place, name in self._places:
+            text = text.replace(place, name)
+        return text
+
+
+def tellable(error: BaseException) -> str:
+    """Return what agents may read of whatever went wrong in here: no place on this machine."""
+    if isinstance(error, JournalError):
+        return error.told
+    return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)
 
 
 class JournalUnavailable(JournalError):
@@ -202,6 +233,9 @@ class Journal(Protocol):
 
         Sees every append whose future is done.
         """
+
+    async def read_many(self, streams: Sequence[str]) -> list[list[Entry]]:
+        """Return the entries of each of some streams, as `read` does, with one trip to where they are kept."""
 
     async def head(self, stream: str) -> Head | None:
         """Return where a stream stands, or None."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 import os
 import re
 import secrets
@@ -23,6 +24,8 @@ from gateway.core.message import Body
 from gateway.journal import JournalCorrupt, JournalUnavailable
 
 __all__ = ["BlobFolder", "KeptBody"]
+
+_log = logging.getLogger("gateway")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -94,7 +97,8 @@ class BlobFolder:
             size = (await self.run(path.stat)).st_size
         except JournalUnavailable as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                raise JournalCorrupt(f"body {name} is missing: {path} does not exist") from None
+                said = JournalCorrupt(f"body {name} is missing: {path} does not exist")
+                raise said.hiding(path, "its file") from None
             raise
         return KeptBody(self, path, digest, size)
 
@@ -122,13 +126,14 @@ class BlobFolder:
             raise
         if not done:
             future.cancel()
-            raise JournalUnavailable(f"the disk under {self._folder} has not answered for {self._patience_s:g} s")
+            late = JournalUnavailable(f"the disk under {self._folder} has not answered for {self._patience_s:g} s")
+            raise late.hiding(self._folder, "the journal")
         try:
             return future.result()
         except OSError as error:
-            raise JournalUnavailable(
-                f"bodies in {self._folder} cannot be used ({error.strerror}): check its disk and its permissions"
-            ) from error
+            said = f"bodies in {self._folder} cannot be used ({error.strerror}): check its disk and its permissions"
+            _log.error("the journal's bodies cannot be used", extra={"event": "journal", "problem": said})
+            raise JournalUnavailable(said).hiding(self._folder, "the journal's folder") from error
 
     def run_later(self, function: Callable[[], object]) -> None:
         """Run `function` on the folder's thread after everything that was given to it before."""
@@ -173,7 +178,8 @@ class KeptBody:
         finally:
             self._folder.run_later(reader.close)
         if digest.hexdigest() != self._digest:
-            raise JournalCorrupt(f"{self._path} does not hold what its name says: restore it from a backup")
+            said = JournalCorrupt(f"{self._path} does not hold what its name says: restore it from a backup")
+            raise said.hiding(self._path, f"body sha256:{self._digest}")
         if held:
             yield held
 

@@ -1,9 +1,12 @@
 """Group commit: whatever queued up while the disk was busy becomes the next transaction.
 
-One task takes from one queue. Durable appends wake it at once, and those made in the same pass of the event loop go
-together. Lazy appends and remembered values ride along with the next durable one, or go by themselves after `lazy_s`:
+One queue, one transaction at a time. Durable appends ask for one at once, and those made in the same pass of the event loop
+go together. Lazy appends and remembered values ride along with the next durable one, or go by themselves after `lazy_s`:
 waking the disk for what nobody waits for makes more and smaller commits and slows everybody (research: 1.1-1.4 against
 1.5-1.9 times the bare proxy). There is no linger for durable ones; the disk's own latency is the batching.
+
+From an append to the disk and back there are only callbacks: each step of a task is another pass of the event loop, and a
+lone append waits for every one of them (docs/adr/0183-a-commit-without-a-task.md).
 
 The queue is bounded in appends and bytes, and refuses at `append`, before anything was sent to a tool. What has become of
 something that was sent is taken beyond these bounds: nobody could take it back. Callers hold futures, never the
@@ -19,6 +22,7 @@ health returns without traffic. When it is poisoned everything fails, now and la
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,9 +31,12 @@ from typing import Protocol
 from gateway.journal import Append, JournalError, JournalPoisoned, JournalUnavailable
 from gateway.journal.fence import Fences, follow_up
 
-__all__ = ["Committer", "CommitterSettings", "Store"]
+__all__ = ["Committer", "CommitterSettings", "Store", "Told"]
+
+_log = logging.getLogger("gateway")
 
 OnCommit = Callable[[int, float], object]
+Told = Callable[[Sequence[JournalError | None] | BaseException], object]
 
 _GATHERED_PASSES = 4
 """A commit costs as much time as fifteen records; a pass of the loop next to none."""
@@ -52,14 +59,16 @@ class CommitterSettings:
 class Store(Protocol):
     """What a backend does for the committer."""
 
-    async def write(self, appends: Sequence[Append], notes: Mapping[str, bytes]) -> list[JournalError | None]:
-        """Write all of it in one transaction and return, for each append, None or why it alone was left out.
+    def write(self, appends: Sequence[Append], notes: Mapping[str, bytes], told: Told) -> None:
+        """Write all of it in one transaction; tell once, later and on the event loop, what has become of it.
+
+        Told are, for each append, None or why it alone was left out; or an error: `JournalPoisoned` if the disk can no
+        longer be believed, `JournalUnavailable` if nothing was written, or it is unknown, and a later write may succeed.
 
         With nothing to write it writes something small of its own, to find out whether it can.
 
         Raises:
-            JournalPoisoned: the disk can no longer be believed.
-            JournalUnavailable: nothing was written, or it is unknown; a later write may succeed.
+            JournalUnavailable: nothing was begun, and nobody will be told.
         """
 
 
@@ -79,7 +88,7 @@ class _Queued:
 
 
 class Committer:
-    """The queue and the task that empties it. Must be made, and used, on one running event loop."""
+    """The queue and what empties it. Must be made, and used, on one running event loop."""
 
     def __init__(
         self,
@@ -88,7 +97,7 @@ class Committer:
         on_commit: OnCommit | None = None,
         on_abandoned: Callable[[], object] | None = None,
     ) -> None:
-        """Start the task.
+        """Start the task that waits for the end.
 
         Args:
             store: where batches go.
@@ -107,7 +116,9 @@ class Committer:
         self._notes: dict[str, bytes] = {}
         self._in_flight: list[_Queued] = []
         self._in_flight_notes: dict[str, bytes] = {}
-        self._wake = asyncio.Event()
+        self._is_awake = False
+        self._is_due = False
+        self._started = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._hung_since: float | None = None
@@ -119,7 +130,8 @@ class Committer:
         self.commits = 0
         self.committed_entries = 0
         self.last_commit_s = 0.0
-        self._task = self._loop.create_task(self._run(), name="journal committer")
+        self._ended = asyncio.Event()
+        self._task = self._loop.create_task(self._watch_end(), name="journal committer")
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "healthy" if self.is_healthy else "unhealthy"
@@ -139,9 +151,9 @@ class Committer:
         self._queued_bytes += size
         if not lazy:
             self._urgent += 1
-            self._wake.set()
+            self._wake()
         elif len(self._queue) >= self._settings.batch_appends:
-            self._wake.set()
+            self._wake()
         else:
             self._arm()
         return future
@@ -159,16 +171,16 @@ class Committer:
     async def flush(self) -> None:
         """Wait until all that was queued before is durable; see `Journal.flush`."""
         if isinstance(self._failure, JournalPoisoned):
-            raise JournalPoisoned(str(self._failure))
+            raise _copy(self._failure)
         if self._queue or self._in_flight or self._notes or self._in_flight_notes:
-            if self._task.done():
+            if self._is_over:
                 raise JournalUnavailable("the journal is closed, and not all of it could be made durable")
             await self._mark()
 
     async def stop(self) -> None:
         """Refuse appends from now on, commit what is queued as well as that goes, and end the task."""
         self._is_closed = True
-        self._wake.set()
+        self._wake()
         await asyncio.wait({self._task})
 
     @property
@@ -193,12 +205,17 @@ class Committer:
         """Why the last commit failed, or None if it did not."""
         return self._failure
 
+    @property
+    def _is_over(self) -> bool:
+        """Whether nothing will be written any more: what was queued is durable or has failed."""
+        return self._ended.is_set() or self._task.done()
+
     def _refusal(self, append: Append, size: int) -> JournalError | None:
         stream = append.stream
         if self._is_closed:
             return JournalUnavailable("the journal is closed")
         if isinstance(self._failure, JournalPoisoned):
-            return JournalPoisoned(str(self._failure))
+            return _copy(self._failure)
         if (fenced := self.fences.refusal(stream)) is not None:
             return fenced
         if self._hung_since is not None:
@@ -221,18 +238,13 @@ class Committer:
         mark = _Queued(None, future, False, self._loop.time(), failed_batches=self._failed_batches)
         self._queue.append(mark)
         self._urgent += 1
-        self._wake.set()
+        self._wake()
         await future
 
-    async def _run(self) -> None:
+    async def _watch_end(self) -> None:
+        """Wait for `stop`, or for the end of the event loop, which tells nobody but tasks."""
         try:
-            while True:
-                await self._wake.wait()
-                self._wake.clear()
-                await self._commit()
-                if self._is_closed and not self._queue and (self._failure is not None or not self._notes):
-                    return
-                self._schedule()
+            await self._ended.wait()
         except asyncio.CancelledError:
             self._is_closed = True
             self._give_up(JournalUnavailable("the event loop is shutting down: whether it was written is unknown"))
@@ -242,9 +254,15 @@ class Committer:
         finally:
             self._disarm()
 
+    def _wake(self) -> None:
+        """Have what is queued committed, after what is being committed now."""
+        if not self._is_awake:
+            self._is_awake = True
+            self._loop.call_soon(self._gather, 0)
+
     def _schedule(self) -> None:
-        if self._urgent or self._is_closed or len(self._queue) >= self._settings.batch_appends:
-            self._wake.set()
+        if self._urgent or self._is_due or self._is_closed or len(self._queue) >= self._settings.batch_appends:
+            self._wake()
         elif self._failure is not None:
             self._arm(self._settings.retry_s)
         elif self._queue or self._notes:
@@ -253,9 +271,15 @@ class Committer:
     def _arm(self, delay_s: float | None = None) -> None:
         if self._timer is None:
             delay_s = self._settings.lazy_s if delay_s is None else delay_s
-            self._timer = self._loop.call_later(delay_s, self._wake.set)
+            self._timer = self._loop.call_later(delay_s, self._fall_due)
+
+    def _fall_due(self) -> None:
+        """The time of what nobody waits for is up, be it during a commit, which it comes right after then."""
+        self._timer, self._is_due = None, True
+        self._wake()
 
     def _disarm(self) -> None:
+        self._is_due = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -274,46 +298,65 @@ class Committer:
         self._queued_bytes -= item.size
         self._urgent -= not item.is_lazy
 
-    async def _gather(self) -> None:
+    def _gather(self, passes: int) -> None:
         """Let those who are about to append come along; a lone append is not kept waiting.
 
         Source: group commit with a delay that depends on siblings (PostgreSQL, `commit_siblings`), in passes of the event
         loop instead of microseconds.
         """
-        for _ in range(_GATHERED_PASSES):
-            await asyncio.sleep(0)
-            if len(self._queue) < 2:
-                return
+        if passes < _GATHERED_PASSES and len(self._queue) > 1:
+            self._loop.call_soon(self._gather, passes + 1)
+        else:
+            self._commit()
 
-    async def _commit(self) -> None:
-        await self._gather()
+    def _commit(self) -> None:
         self._disarm()
+        if self._is_over:
+            return
         if self.poisoned.is_set():
-            return  # whoever was woken meanwhile has been told; nothing is ever tried again
+            self._conclude()  # whoever was woken meanwhile has been told; nothing is ever tried again
+            return
         items = self._in_flight = self._take()
         self._in_flight_notes, self._notes = self._notes, {}
         appends = [item.append for item in items if item.append is not None]
-        started = self._loop.time()
-        if appends or self._in_flight_notes or self._failure is not None:
-            self._patience = self._loop.call_later(self._settings.patience_s, self._lose_patience, started)
-            try:
-                errors = await self._store.write(appends, self._in_flight_notes)
-            except JournalUnavailable as error:
-                self._fail_batch(error)
-                return
-            except Exception as error:
-                self._loop.call_exception_handler({"message": "the journal's store has a bug", "exception": error})
-                self._fail_batch(JournalUnavailable(f"the journal's store failed: {error!r}"))
-                return
-            finally:
-                self._patience.cancel()
-                self._hung_since = None
+        if not appends and not self._in_flight_notes and self._failure is None:
+            self._in_flight = []
+            self._settle(items, ())
+            self._conclude()
+            return
+        self._started = self._loop.time()
+        self._patience = self._loop.call_later(self._settings.patience_s, self._lose_patience, self._started)
+        try:
+            self._store.write(appends, self._in_flight_notes, self._told)
+        except Exception as error:
+            self._told(error)
+
+    def _told(self, answer: Sequence[JournalError | None] | BaseException) -> None:
+        """The store has answered: tell whoever waits for it, and go on with what queued up meanwhile."""
+        if self._patience is not None:
+            self._patience.cancel()
+        self._hung_since = None
+        if self._task.done():
+            return  # the event loop is shutting down, and they have been told
+        if isinstance(answer, JournalUnavailable):
+            self._fail_batch(answer)
+        elif isinstance(answer, BaseException):
+            self._loop.call_exception_handler({"message": "the journal's store has a bug", "exception": answer})
+            bug = JournalUnavailable(f"the journal's store failed: {answer!r}")
+            self._fail_batch(bug.hiding(repr(answer), type(answer).__name__))
         else:
-            errors = []
-        self._in_flight, self._in_flight_notes, self._failure = [], {}, None
-        entries = self._settle(items, errors)
-        if appends:
-            self._count(entries, self._loop.time() - started)
+            items, self._in_flight, self._in_flight_notes, self._failure = self._in_flight, [], {}, None
+            entries = self._settle(items, answer)
+            if entries or answer:
+                self._count(entries, self._loop.time() - self._started)
+        self._conclude()
+
+    def _conclude(self) -> None:
+        self._is_awake = False
+        if self._is_closed and not self._queue and (self._failure is not None or not self._notes):
+            self._ended.set()
+        elif not self.poisoned.is_set():
+            self._schedule()
 
     def _lose_patience(self, since: float) -> None:
         """The disk hangs: tell everybody who waits, and refuse newcomers. The batch itself goes on, and may yet succeed."""
@@ -370,6 +413,7 @@ class Committer:
         items, self._in_flight = self._in_flight, []
         self._notes, self._in_flight_notes = {**self._in_flight_notes, **self._notes}, {}
         self._failure = error
+        _log.error("the journal cannot write", extra={"event": "journal", "problem": str(error)})
         self._failed_batches += 1
         failed: dict[str, JournalError] = {}
         for item in items:
@@ -413,7 +457,7 @@ def _size(append: Append) -> int:
 
 def _copy(error: JournalUnavailable) -> JournalUnavailable:
     """Return an equal error: one exception object raised in many tasks would collect all their tracebacks."""
-    copy = type(error)(str(error))
+    copy = type(error)(str(error)).as_discreet_as(error)
     copy.__cause__ = error.__cause__
     return copy
 

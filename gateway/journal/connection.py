@@ -6,15 +6,19 @@
 * Its thread is not a daemon since 0.22, so an unclosed connection keeps the process from ever exiting (omnilib/aiosqlite
   issue 371). A crash-safe journal needs no farewell: the thread is made a daemon.
 * Its thread dies noisily if the event loop is gone before it. `abandon` waits for its end without the loop.
+* Its answers are futures of the event loop, so whoever waits for one goes on two passes of the loop after the answer came.
+  `send` hands it a thing that only looks like a future and calls back in the very pass.
 
-`_execute`, `_conn` and `_thread` are private names of aiosqlite; `tests/journal/test_connection.py` watches over them, and
-the version is pinned below the next minor.
+`_execute`, `_tx`, `_conn` and `_thread` are private names of aiosqlite; `tests/journal/test_connection.py` watches over
+them, and the version is pinned below the next minor.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import aiosqlite
@@ -35,6 +39,8 @@ class Connection:
     def __init__(self, raw: aiosqlite.Connection) -> None:
         self._raw = raw
         self._execute: Callable[..., Any] = getattr(raw, "_execute")  # noqa: B009
+        self._put: Callable[..., Any] = raw._tx.put_nowait
+        self._loop = asyncio.get_running_loop()
         self._is_closed = False
 
     @classmethod
@@ -63,6 +69,22 @@ class Connection:
         result: T = await self._execute(function, self._raw._conn, *args, **kwargs)
         return result
 
+    def send(
+        self,
+        told: Callable[[T | BaseException], object],
+        function: Callable[Concatenate[sqlite3.Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        """Do what `run` does, and call `told` on the event loop with the result or the error instead of waiting.
+
+        Raises:
+            JournalUnavailable: the connection is closed, and nobody will be told.
+        """
+        if self._is_closed:
+            raise JournalUnavailable("the journal is closed")
+        self._put((_Answer(self._loop, told), partial(function, self._raw._conn, *args, **kwargs)))
+
     async def close(self) -> None:
         """Close after what is already queued. May be repeated."""
         if not self._is_closed:
@@ -75,3 +97,22 @@ class Connection:
             self._is_closed = True
             self._raw.stop()
             self._raw._thread.join(_ABANDON_S)
+
+
+class _Answer:
+    """What aiosqlite's thread takes for a future: its result is a call, not a state."""
+
+    __slots__ = ("_loop", "set_exception", "set_result")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, told: Callable[[Any], object]) -> None:
+        self._loop = loop
+        self.set_result = told
+        self.set_exception = told
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the loop on which it is told."""
+        return self._loop
+
+    def done(self) -> bool:
+        """Never: it is told once."""
+        return False

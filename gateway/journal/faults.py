@@ -48,6 +48,10 @@ def is_corruption(error: sqlite3.Error) -> bool:
 
 def translate(error: sqlite3.Error, where: str) -> JournalError:
     """Return the journal's word for an SQLite error met while working on the file `where`."""
+    return _meant(error, where).hiding(where, "the journal")
+
+
+def _meant(error: sqlite3.Error, where: str) -> JournalError:
     code = getattr(error, "sqlite_errorcode", 0)
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     if code in _NO_SPACE:

@@ -44,4 +44,5 @@ class Fences:
 
 def follow_up(stream: str, error: JournalError) -> JournalError:
     """Return the error of an append that came after one that failed with `error`."""
-    return type(error)(f"an earlier append to run {stream!r} failed, read the run again first: {error}")
+    said = f"an earlier append to run {stream!r} failed, read the run again first: {error}"
+    return type(error)(said).as_discreet_as(error)

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -34,13 +36,14 @@ from gateway.journal import (
     JournalUnavailable,
     KeyOwner,
     Pruned,
+    alone,
     retention,
     schema,
     statements,
 )
 from gateway.journal.blobs import BlobFolder, sync_folder
 from gateway.journal.chain import open_chain, read_checkpoint
-from gateway.journal.committer import Committer, CommitterSettings
+from gateway.journal.committer import Committer, CommitterSettings, Told
 from gateway.journal.connection import Connection
 from gateway.journal.faults import is_corruption, is_unstorable, translate
 from gateway.journal.fence import follow_up
@@ -51,6 +54,8 @@ from gateway.journal.plan import Plan, Standing
 from gateway.journal.sealer import Sealer
 
 __all__ = ["SqliteJournal", "ring_of", "write_checkpoint"]
+
+_log = logging.getLogger("gateway")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -88,6 +93,7 @@ class SqliteJournal:
         self._standings: dict[str, Standing] = {}
         self._is_certain = True
         self._closing: asyncio.Task[None] | None = None
+        self._judging: set[asyncio.Task[None]] = set()
         self._patience_s = (settings or CommitterSettings()).patience_s
         self._committer = Committer(self, settings, on_commit, on_abandoned=self.abandon)
 
@@ -153,40 +159,76 @@ class SqliteJournal:
         """Queue an append for the next group commit, or refuse it at once if the queue is full."""
         return self._committer.append(append, lazy=lazy)
 
-    async def write(self, appends: Sequence[Append], notes: Mapping[str, bytes]) -> list[JournalError | None]:
+    def write(self, appends: Sequence[Append], notes: Mapping[str, bytes], told: Told) -> None:
         """Commit a batch: the committer's side of the journal, for nobody else."""
+        written = partial(self._written, appends, notes, told)
+        self._writer.send(written, statements.write, self._sealer, appends, notes, self._standings)
+
+    def _written(
+        self, appends: Sequence[Append], notes: Mapping[str, bytes], told: Told, answer: Plan | BaseException
+    ) -> None:
+        if self._is_certain and isinstance(answer, Plan):
+            self._apply(answer)
+            told(answer.errors)
+        else:
+            judging = asyncio.get_running_loop().create_task(self._tell(appends, notes, told, answer))
+            self._judging.add(judging)
+            judging.add_done_callback(self._judging.discard)
+
+    async def _tell(
+        self, appends: Sequence[Append], notes: Mapping[str, bytes], told: Told, answer: Plan | BaseException
+    ) -> None:
         try:
-            plan = await self._writer.run(statements.write, self._sealer, appends, notes, self._standings)
+            errors = await self._judge(appends, notes, answer)
         except Exception as error:
-            if is_unstorable(error):
-                return await self._write_in_parts(appends, notes, error)
+            told(error)
+        else:
+            told(errors)
+
+    async def _write(self, appends: Sequence[Append], notes: Mapping[str, bytes]) -> list[JournalError | None]:
+        answer: Plan | BaseException
+        try:
+            answer = await self._writer.run(statements.write, self._sealer, appends, notes, self._standings)
+        except Exception as error:
+            answer = error
+        return await self._judge(appends, notes, answer)
+
+    async def _judge(
+        self, appends: Sequence[Append], notes: Mapping[str, bytes], answer: Plan | BaseException
+    ) -> list[JournalError | None]:
+        """Return for each append its error or None, given what the thread answered; raise what befell all of them."""
+        if isinstance(answer, BaseException):
+            if is_unstorable(answer):
+                return await self._write_in_parts(appends, notes, answer)
             self._standings.clear()
             self._is_certain = False
-            if not isinstance(error, sqlite3.Error):
-                raise
-            meaning = translate(error, str(self._place.file))
-            raise (meaning if isinstance(meaning, JournalUnavailable) else JournalPoisoned(str(meaning))) from error
-        self._apply(plan)
+            if not isinstance(answer, sqlite3.Error):
+                raise answer
+            meaning = translate(answer, str(self._place.file))
+            if not isinstance(meaning, JournalUnavailable):
+                meaning = JournalPoisoned(str(meaning)).as_discreet_as(meaning)
+            raise meaning from answer
+        self._apply(answer)
         if not self._is_certain:
             self._streams, self._open_streams, self._entries = await self._writer.run(statements.totals)
             self._is_certain = True
-        return plan.errors
+        return answer.errors
 
     async def _write_in_parts(
-        self, appends: Sequence[Append], notes: Mapping[str, bytes], error: Exception
+        self, appends: Sequence[Append], notes: Mapping[str, bytes], error: BaseException
     ) -> list[JournalError | None]:
         """Commit a batch in which some value cannot be stored, in ever smaller parts, so that only its own append fails."""
         if len(appends) + len(notes) <= 1:
             return [JournalUnavailable(f"this entry cannot be stored: {error}") for _ in appends]
         if notes:
             for name, value in notes.items():
-                await self.write([], {name: value})
-            return await self.write(appends, {}) if appends else []
+                await self._write([], {name: value})
+            return await self._write(appends, {}) if appends else []
         half = len(appends) // 2
-        errors = await self.write(appends[:half], {})
+        errors = await self._write(appends[:half], {})
         failed = {each.stream: found for each, found in zip(appends, errors, strict=False) if found is not None}
         rest = [each for each in appends[half:] if each.stream not in failed]
-        verdicts = iter(await self.write(rest, {}) if rest else [])
+        verdicts = iter(await self._write(rest, {}) if rest else [])
         for each in appends[half:]:
             earlier = failed.get(each.stream)
             errors.append(next(verdicts) if earlier is None else follow_up(each.stream, earlier))
@@ -196,7 +238,7 @@ class SqliteJournal:
         """Bring cache and counters to where a committed batch left the file."""
         self._streams += len(plan.created)
         self._entries += len(plan.records)
-        for name, standing in (*plan.created.items(), *plan.changed.items()):
+        for name, standing in (*plan.created.items(), *plan.changed.items(), *plan.advanced.items()):
             self._standings.pop(name, None)
             if standing.head.is_open:
                 self._standings[name] = standing
@@ -209,6 +251,14 @@ class SqliteJournal:
         fence = self._committer.fences.find(stream)
         entries = await self._read(statements.read, stream, after)
         self._committer.fences.lift(stream, fence)
+        return entries
+
+    async def read_many(self, streams: Sequence[str]) -> list[list[Entry]]:
+        """Return the entries of each of some streams, with one trip to the reading thread."""
+        fences = [self._committer.fences.find(stream) for stream in streams]
+        entries = await self._read(statements.read_many, streams)
+        for stream, fence in zip(streams, fences, strict=True):
+            self._committer.fences.lift(stream, fence)
         return entries
 
     async def head(self, stream: str) -> Head | None:
@@ -422,7 +472,9 @@ class SqliteJournal:
             if is_unstorable(error):
                 raise JournalUnavailable(f"this cannot be looked up: {error}") from error
             if isinstance(error, sqlite3.Error):
-                raise translate(error, str(self._place.file)) from error
+                meaning = translate(error, str(self._place.file))
+                _log.error("the journal cannot be read", extra={"event": "journal", "problem": str(meaning)})
+                raise meaning from error
             raise
 
 
@@ -465,6 +517,7 @@ def _prepare(
         schema.configure(connection)
         schema.migrate(connection, schema.load_migrations(), _now())
         schema.check_tail(connection)
+        alone.prepare(connection)
         told = [read_checkpoint(checkpoint, ring)] if checkpoint.exists() else []
         if told and connection.execute("SELECT NOT EXISTS (SELECT 1 FROM envelope)").fetchone()[0]:
             raise JournalCorrupt(

@@ -25,7 +25,7 @@ from gateway.core.records import ApprovalRequested, GatePassed, StepCommitted, d
 from gateway.core.saga import admits
 from gateway.core.tool import Gate, Operation, ToolSpec
 from gateway.core.trajectory import Trajectory
-from gateway.journal import Conflict, JournalError, JournalUnavailable
+from gateway.journal import Conflict, JournalError, JournalUnavailable, tellable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.probes.verifier import HttpVerifier
 from gateway.telemetry import Telemetry
@@ -289,7 +289,7 @@ def _unavailable(call: Call, error: Exception) -> Refusal:
     return Refusal(
         code=Code.JOURNAL_UNAVAILABLE,
         dependency=call.tool.name,
-        detail=f"The gates of this call could not be asked ({error}), so nothing was sent to {call.tool.name}. Try again "
-        "later.",
+        detail=f"The gates of this call could not be asked ({tellable(error)}), so nothing was sent to {call.tool.name}. "
+        "Try again later.",
         retry_after_ms=1000,
     )

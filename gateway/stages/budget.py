@@ -29,7 +29,7 @@ from gateway.core.saga import Open
 from gateway.core.sparse import own
 from gateway.core.tool import Usage
 from gateway.core.trajectory import UNSENT_FAULT, StepState, Trajectory
-from gateway.journal import JournalUnavailable
+from gateway.journal import JournalUnavailable, tellable
 from gateway.journal.trajectories import Flight, Run, Trajectories
 
 __all__ = ["BudgetStage", "meter_of", "spend"]
@@ -318,8 +318,8 @@ def _unknown(call: Call, error: Exception) -> Refusal:
     return Refusal(
         code=Code.JOURNAL_UNAVAILABLE,
         dependency=call.tool.name,
-        detail=f"What run {call.trajectory} has spent cannot be read ({error}), so nothing was sent to {call.tool.name}. "
-        "Try again later.",
+        detail=f"What run {call.trajectory} has spent cannot be read ({tellable(error)}), so nothing was sent to "
+        f"{call.tool.name}. Try again later.",
         retry_after_ms=1000,
     )
 

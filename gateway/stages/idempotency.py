@@ -36,7 +36,7 @@ from gateway.core.saga import Open
 from gateway.core.settle import still_working_s, why_not_resent
 from gateway.core.sparse import NOTHING, excluding, including
 from gateway.core.trajectory import Step, StepState
-from gateway.journal import Journal, JournalCorrupt, JournalUnavailable
+from gateway.journal import Journal, JournalCorrupt, JournalUnavailable, tellable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.stages.outbox import staged_answer
 
@@ -396,7 +396,8 @@ def _unavailable(call: Call, error: Exception) -> Rejected:
         Refusal(
             code=Code.JOURNAL_UNAVAILABLE,
             dependency=call.tool.name,
-            detail=f"The journal cannot be used ({error}), so nothing was sent to {call.tool.name}. Try again later.",
+            detail=f"The journal cannot be used ({tellable(error)}), so nothing was sent to {call.tool.name}. "
+            "Try again later.",
             retry_after_ms=1000,
         )
     )

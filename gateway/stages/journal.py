@@ -90,7 +90,7 @@ class JournalStage:
         try:
             await asyncio.shield(future)
         except (JournalUnavailable, Conflict) as error:
-            return _unavailable(call, str(error)).refusal
+            return _unavailable(call, error.told).refusal
         return None
 
     async def _intend(self, run: Run, call: Call) -> Refusal | None:
@@ -98,7 +98,7 @@ class JournalStage:
         try:
             request = _recorded(call) if _is_at_hand(asked.body) else await self._kept(call)
         except JournalUnavailable as error:
-            return _unavailable(call, str(error)).refusal
+            return _unavailable(call, error.told).refusal
         caller = None if call.caller_key is None else caller_digest(call.agent, call.tool.name, call.caller_key)
         at = self._clock.at()
         begin = Begin(
@@ -153,7 +153,7 @@ class JournalStage:
             self._withdraw(run, call)
             return "the disk did not answer in time"
         except (JournalUnavailable, Conflict) as error:
-            return str(error)
+            return error.told
         finally:
             alarms.give_up(bound)
         return None
@@ -198,7 +198,7 @@ class JournalStage:
             try:
                 await asyncio.shield(future)
             except (JournalUnavailable, Conflict) as error:
-                return _unavailable(call, str(error)).refusal
+                return _unavailable(call, error.told).refusal
         call.is_committed_to_send = True
         return None
 

@@ -70,7 +70,7 @@ class OutboxStage:
             call.is_committed_to_send = True
             await asyncio.shield(future)
         except (JournalUnavailable, Conflict) as error:
-            return _unavailable(call, str(error))
+            return _unavailable(call, error.told)
         call.step, call.key = staged.step, staged.key
         self._telemetry.step_changed(
             run.state.id, staged.step, call.operation.name, "staged", call.operation.tier, call.tool.name

@@ -33,7 +33,7 @@ from gateway.core.saga import Doubt, admits, admits_settling
 from gateway.core.sparse import NONE
 from gateway.core.tool import BoundRequest, Operation
 from gateway.core.trajectory import UNSENT_FAULT
-from gateway.journal import Conflict, Journal, JournalUnavailable
+from gateway.journal import Conflict, Journal, JournalUnavailable, tellable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.stages.environment import CallEnv, call_env
 from gateway.stages.idempotency import postcondition_refusal
@@ -348,8 +348,8 @@ def _unrecorded(call: Call, answer: Outcome, error: Exception) -> Outcome:
             code=Code.OUTCOME_UNKNOWN,
             dispatched=Dispatched.YES,
             dependency=call.tool.name,
-            detail=f"{call.tool.name} answered, but the outcome could not be recorded ({error}). It is kept and will be "
-            "recorded as soon as the journal works; send the identical call again then to collect the answer.",
+            detail=f"{call.tool.name} answered, but the outcome could not be recorded ({tellable(error)}). It is kept and "
+            "will be recorded as soon as the journal works; send the identical call again then to collect the answer.",
             retry_after_ms=2000,
         )
     )

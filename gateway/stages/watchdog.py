@@ -32,7 +32,7 @@ from gateway.core.statehash import no_hash, result_hash, state_hash
 from gateway.core.tool import Catalog, Operation, Probe, StateProbe, ToolSpec
 from gateway.core.trajectory import Phase
 from gateway.core.watchdog import Ended, Loop, Verdict, Watchdog, WatchdogMode, action_hash, inverse, says_nothing
-from gateway.journal import Conflict, JournalUnavailable
+from gateway.journal import Conflict, JournalUnavailable, tellable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.probes import Prober, Unheard
 from gateway.stages.environment import call_env
@@ -236,7 +236,7 @@ class WatchdogStage(Passable):
         except (JournalUnavailable, Conflict) as error:
             return Refusal(
                 code=Code.JOURNAL_UNAVAILABLE,
-                detail=f"The run goes in circles, and that could not be recorded ({error}); nothing was sent.",
+                detail=f"The run goes in circles, and that could not be recorded ({tellable(error)}); nothing was sent.",
                 retry_after_ms=1000,
             )
         if done == "rewind":
@@ -388,7 +388,7 @@ def _unread(call: Call, error: Exception) -> Refusal:
     return Refusal(
         code=Code.JOURNAL_UNAVAILABLE,
         dependency=call.tool.name,
-        detail=f"The run has to be read again after a failed write, and cannot be ({error}); nothing was sent to "
+        detail=f"The run has to be read again after a failed write, and cannot be ({tellable(error)}); nothing was sent to "
         f"{call.tool.name}. Try again later.",
         retry_after_ms=1000,
     )

@@ -25,7 +25,7 @@ from gateway.core.saga import Commit, Freeze, NoteRecoveryFailure
 from gateway.core.sparse import excluding, including
 from gateway.core.tool import Catalog, Operation, ToolSpec
 from gateway.core.trajectory import Phase, Step, StepState
-from gateway.journal import Conflict, JournalUnavailable
+from gateway.journal import Conflict, JournalUnavailable, tellable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.telemetry import Telemetry
 from gateway.workers.turns import Drivers
@@ -88,7 +88,7 @@ class Finalizer:
         if error is not None:
             self._telemetry.background_failed(f"finishing run {name}", error)
             if run is not None:
-                note = NoteRecoveryFailure(where="finishing", error=f"{type(error).__name__}: {error}")
+                note = NoteRecoveryFailure(where="finishing", error=f"{type(error).__name__}: {tellable(error)}")
                 self._trajectories.decide(run, note)
         else:
             # Something may have been added while the task was on its way out.

@@ -172,22 +172,33 @@ class Quarantiner:
     def _sever(self, subject: Subject) -> int:
         """Freeze the runs first, so that whatever is cut meets a closed door, then cut."""
         told = self._log.state.quarantines[subject.quarantine].told
-        for run in self._runs(told):
+        tasks = self._tasks_of(told)
+        for run in [*self._runs(told), *tasks]:
             self._freeze(run, told)
         state = self._log.state
         cut = self._flights.cut(lambda call: state.holds(call.trajectory, call.agent) is not None)
-        return cut + sum(one(subject) for one in self.sever)
+        subjects = [subject, *(self._subject_of(run, subject.quarantine) for run in tasks)]
+        return cut + sum(one(each) for each in subjects for one in self.sever)
 
     def _subject(self, told: QuarantineSet) -> Subject:
         known = self._trajectories.get(told.run) if told.run else None
         if known is None:
             return Subject(told.run, told.agent, {}, told.quarantine)
-        return Subject(told.run, known.state.agent, dict(known.state.labels), told.quarantine)
+        return self._subject_of(known, told.quarantine)
+
+    @staticmethod
+    def _subject_of(run: Run, quarantine: str) -> Subject:
+        return Subject(run.state.id, run.state.agent, dict(run.state.labels), quarantine)
 
     def _runs(self, told: QuarantineSet) -> list[Run]:
         run = self._trajectories.get(told.run) if told.run else None
         others = self._trajectories.of_agent(told.agent) if told.agent else []
         return others if run is None or run in others else [run, *others]
+
+    def _tasks_of(self, told: QuarantineSet) -> list[Run]:
+        """The tasks that a quarantined run has handed on, as far as somebody is at them."""
+        names = self._log.state.held_tasks(told.quarantine)
+        return [run for run in map(self._trajectories.get, names) if run is not None]
 
     def _freeze(self, run: Run, told: QuarantineSet) -> None:
         state = run.state
@@ -198,9 +209,10 @@ class Quarantiner:
             or (state.version == 0 and run.opening is None)
         ):
             return
-        frozen = TrajectoryFrozen(
-            incident=QUARANTINED, detail=f"{told.reason.rstrip('.')} ({told.quarantine}).", by=told.by
-        )
+        is_its_own = state.id == told.run or state.agent == told.agent
+        whose = "" if is_its_own else f"The task comes from {told.run or told.agent}, which is quarantined: "
+        detail = f"{whose}{told.reason.rstrip('.')} ({told.quarantine})."
+        frozen = TrajectoryFrozen(incident=QUARANTINED, detail=detail, by=told.by)
         # An append that fails makes the run lost, and a lost run is frozen again when it is read (`enforce_on`).
         self._trajectories.record(run, [frozen]).add_done_callback(_retrieved)
 
@@ -277,7 +289,7 @@ class Quarantiner:
         """Freeze every open run that is quarantined: after a restart, before calls are taken. Repeatable."""
         for quarantine in self._log.state.quarantines.values():
             if quarantine.is_in_force:
-                for run in self._runs(quarantine.told):
+                for run in [*self._runs(quarantine.told), *self._tasks_of(quarantine.told)]:
                     self._freeze(run, quarantine.told)
 
     def enforce_on(self, run: Run) -> None:

@@ -24,7 +24,7 @@ from gateway.core.saga import Freeze, NoteRecoveryFailure
 from gateway.core.settle import why_not_resent
 from gateway.core.tool import Catalog, Operation, ToolSpec
 from gateway.core.trajectory import Phase, Step, StepState
-from gateway.journal import Conflict, JournalUnavailable
+from gateway.journal import Conflict, JournalUnavailable, tellable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.telemetry import Telemetry
 from gateway.workers.turns import Drivers
@@ -206,7 +206,7 @@ class Settler:
         run = self._trajectories.get(name)
         if run is not None and not run.is_lost:
             self._trajectories.decide(
-                run, NoteRecoveryFailure(where="settling", error=f"{type(error).__name__}: {error}")
+                run, NoteRecoveryFailure(where="settling", error=f"{type(error).__name__}: {tellable(error)}")
             )
 
 

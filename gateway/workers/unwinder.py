@@ -43,7 +43,7 @@ from gateway.core.secret import SecretMissing
 from gateway.core.settle import judge_gone
 from gateway.core.tool import BoundRequest, Catalog, Compensator, Operation, ToolSpec
 from gateway.core.trajectory import Phase, Step
-from gateway.journal import Conflict, JournalUnavailable
+from gateway.journal import Conflict, JournalUnavailable, tellable
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.probes import Prober, Unheard
 from gateway.stages.environment import call_env
@@ -141,7 +141,9 @@ class Unwinder:
         run = self._trajectories.get(name)
         if run is None or run.is_lost:
             return False
-        self._trajectories.decide(run, NoteRecoveryFailure(where="undoing", error=f"{type(error).__name__}: {error}"))
+        self._trajectories.decide(
+            run, NoteRecoveryFailure(where="undoing", error=f"{type(error).__name__}: {tellable(error)}")
+        )
         return True
 
     async def _advance(self, run: Run) -> bool:

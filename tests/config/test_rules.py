@@ -132,3 +132,29 @@ def test_a_socket_is_an_upstream(tmp_path: Path) -> None:
 def test_lists_of_header_fields_hold_names(tmp_path: Path, lists: str, said: str) -> None:
     text = f"tools:\n  pay:\n    upstream: http://a\n    headers: {lists}\n"
     assert said in complaint(write(tmp_path, m=text))
+
+
+def test_what_may_replace_method_or_path_is_named(tmp_path: Path) -> None:
+    """A tool's own list holds for each of its operations; a list of fields that names one of them means it too."""
+    lists = "    overrides: [X-HTTP-Method]\n    headers: {allow: [accept, X-Original-URL, 'x-*']}\n"
+    declared = "x: {match: POST /a, tier: pivot, overrides: [_METHOD]}\nz: {match: GET /a, tier: read}"
+    operations = load(write(tmp_path, m=tool(declared, lists))).tools["pay"].operations
+    own = {"x-http-method", "x-original-url"}
+    assert operations["x"].overrides == own | {"_method"}
+    assert operations["z"].overrides == operations["undeclared:read"].overrides == own
+    assert operations["undeclared:write"].overrides == own
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            tool(more="    overrides: [X-Http-Methods]\n"),
+            "m.yaml:4:17: `X-Http-Methods` is nothing that is known to replace method or path (did you mean `x-http-method`",
+        ),
+        (tool("x: {match: POST /a, tier: pivot, overrides: [method]}"), "`method` is nothing that is known to replace"),
+        ("tools: {a: {mcp: {url: 'http://a'}, overrides: [_method]}}", "calls of an MCP server have no method"),
+    ],
+)
+def test_nothing_else_can_be_named(tmp_path: Path, text: str, said: str) -> None:
+    assert said in complaint(write(tmp_path, m=text))

@@ -24,6 +24,7 @@ from gateway.core.containment import (
     encode,
     lift,
     quarantine_view,
+    task_artifact,
 )
 from gateway.core.outcome import Refusal
 
@@ -124,3 +125,53 @@ def test_what_refers_to_nothing_changes_nothing() -> None:
         TouchSettled(touch=7, run="r"), QuarantineMeasured(quarantine="q", measure="sever", us=1),
         QuarantineLifted(quarantine="q", by="", reason=""), ArtifactCleared(artifact="a", by="", reason=""),
     )  # fmt: skip
+
+
+def handed_on(parent: str, child: str, step: int = 0) -> tuple[ContainmentRecord, ContainmentRecord]:
+    return (
+        ArtifactsTouched(run=parent, agent="m", step=step, operation="task packet", writes=[task_artifact(child)]),
+        ArtifactsTouched(run=child, agent="m", step=0, operation="task packet", reads=[task_artifact(child)]),
+    )
+
+
+def test_a_quarantine_holds_the_tasks_that_its_run_has_handed_on_since() -> None:
+    """And theirs; not those from before, nor those of a run that has merely read something bad."""
+    file = {"agent": "m", "step": 6, "operation": "files"}
+    state = folded(
+        *handed_on("bad", "early", step=1),
+        *handed_on("bad", "late", step=5),
+        *handed_on("late", "latest"),
+        ArtifactsTouched(run="bad", writes=["file"], **file),
+        ArtifactsTouched(run="peer", reads=["file"], **file),
+        *handed_on("peer", "theirs", step=7),
+        QuarantineSet(quarantine="q1", trigger="operator", by="ann", reason="r", run="bad", since=5),
+    )
+    held = {run: state.holds(run, "m") for run in ("bad", "early", "late", "latest", "peer", "theirs")}
+    assert held == {"bad": "q1", "early": None, "late": "q1", "latest": "q1", "peer": None, "theirs": None}
+    assert state.held_tasks("q1") == quarantine_view(state, state.quarantines["q1"])["held_tasks"] == ["late", "latest"]
+    assert state.lineage.contaminated("q1") == ["late", "latest", "peer", "theirs"]
+
+
+def test_a_task_that_was_looked_at_is_let_go_and_so_is_one_whose_quarantine_is_lifted() -> None:
+    first = (*handed_on("bad", "a"), *handed_on("bad", "b"), *handed_on("a", "c"))
+    state = folded(
+        *first,
+        QuarantineSet(quarantine="q1", trigger="operator", by="ann", reason="r", run="bad"),
+        ArtifactCleared(artifact=task_artifact("a"), by="ann", reason="r"),
+    )
+    assert [state.holds(run, "m") for run in ("a", "b", "c")] == [None, "q1", None]
+    apply(state, QuarantineLifted(quarantine="q1", by="ann", reason="r"), 9)
+    assert state.holds("b", "m") is None
+    assert state.held_tasks("q1") == []
+
+
+def test_tasks_that_go_in_circles_end() -> None:
+    """Names are agents' own: a chain without an end must not be followed for ever."""
+    state = folded(
+        ArtifactsTouched(run="x", agent="m", step=1, operation="files", writes=["file"]),
+        QuarantineSet(quarantine="q1", trigger="operator", by="ann", reason="r", run="x"),
+        ArtifactsTouched(run="a", agent="m", step=0, operation="files", reads=["file"]),
+        *handed_on("a", "b", step=1),
+        *handed_on("b", "a", step=1),
+    )
+    assert state.holds("a", "m") is None

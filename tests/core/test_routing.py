@@ -248,3 +248,45 @@ def test_plain_paths_are_those_that_the_full_look_would_pass(path: str) -> None:
     if routing._PLAIN.fullmatch(path):
         assert not routing._DOTS.search(path)
         assert not routing._UNCLEAR.search(path)
+
+
+def test_a_query_that_could_replace_the_method_is_refused() -> None:
+    """WordPress takes `_method` from the query of any request, so a read would be what it says."""
+    match = matcher("GET /things/{id}", tiers={"GET /things/{id}": Tier.READ})
+    for target in ("/things/7?_method=DELETE", "/other?a=1&%5Fmethod=DELETE", "/other?_HttpMethod=PATCH"):
+        for method in ("GET", "HEAD", "POST"):
+            with pytest.raises(
+                AmbiguousPath, match=r"`_(method|HttpMethod)` could have the tool take the call for another"
+            ):
+                match(method, target)
+    with pytest.raises(AmbiguousPath):
+        matcher()("GET", "/x?_method=DELETE")
+    assert match("GET", "/things/7?method=DELETE").operation.name == "GET /things/{id}"
+
+
+def test_an_operation_whose_pattern_names_the_other_method_is_that_operation() -> None:
+    """Salesforce takes a PATCH as a POST; with it written down, what is decided on is what is done."""
+    match = matcher("POST /things/{id}?_HttpMethod=PATCH", "GET /things/{id}?_method=COUNT")
+    assert match("POST", "/things/7?a=b&_HttpMethod=PATCH").operation.name == "POST /things/{id}?_HttpMethod=PATCH"
+    assert match("HEAD", "/things/7?_method=COUNT").operation.name == "GET /things/{id}?_method=COUNT"
+    for query in (
+        "_HttpMethod=DELETE",
+        "_HttpMethod=PATCH;_HttpMethod=DELETE",
+        "_HttpMethod=PATCH&a=1;_HttpMethod=DELETE",
+        "_HttpMethod=PATCH&_httpmethod=DELETE",
+        "_HttpMethod=PATCH&_method=DELETE",
+    ):
+        with pytest.raises(AmbiguousPath):
+            match("POST", f"/things/7?{query}")
+
+
+def test_an_operation_may_allow_it_by_name() -> None:
+    free = replace(operation("update"), overrides=frozenset({"_method"}))
+    read = replace(operation("read", Tier.READ), overrides=frozenset({"_method"}))
+    match = Matcher([(parse_pattern("POST /a"), free, "")], (read, ""), (operation("write"), ""), False)
+    assert match("POST", "/a?_method=PUT").operation is free
+    assert match("POST", "/a?.method=PUT").operation is free
+    assert match("GET", "/b?_method=PUT").operation is read
+    for target in ("/b?_method=PUT", "/a?_HttpMethod=PUT"):
+        with pytest.raises(AmbiguousPath):
+            match("POST", target)

@@ -112,16 +112,22 @@ async def test_closing_waits_for_a_read_in_flight(spool: Spool) -> None:
     assert open_files() == before
 
 
-async def test_a_full_disk_is_told_plainly_and_leaks_nothing(spool: Spool, tmp_path: Path) -> None:
+async def test_a_full_disk_is_told_plainly_and_leaks_nothing(
+    spool: Spool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Agents read what is said; where the folder is, and what to do about it, is in the log."""
     before = open_files()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2 * MIB, hard))
     try:
-        with pytest.raises(SpoolFailed, match="Free space") as caught:
+        with pytest.raises(SpoolFailed, match="cannot be kept on disk: File too large") as caught:
             await spool.collect(pattern(8 * MIB))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert str(tmp_path) in str(caught.value)
+    assert str(tmp_path) not in str(caught.value)
+    [line] = caplog.records
+    assert "free space there" in line.message
+    assert vars(line)["folder"] == str(tmp_path / "spool")
     assert open_files() == before
     body = await spool.collect(pattern(8 * MIB))
     await body.aclose()

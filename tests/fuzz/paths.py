@@ -3,7 +3,7 @@
 A target that is taken comes back byte for byte. Whatever a server may do with a path (decode it, resolve dots, take a
 backslash for a slash, drop `;parameters`, capitals, a slash or an ending at its end), no reading of it leaves the tool's
 prefix, and none is an operation that asks for more care than the one that was decided on. What is sent is matched to the
-same operation again.
+same operation again. No parameter that could replace the method passes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ TOKENS = (
     b"/", b"a", b"b", b"c", b"x", b".", b"..", b"%2f", b"%2F", b"%2e", b"%2E", b"%41", b"%61", b"%62", b";", b";v=1", b"%3b",
     b"\\", b"%5c", b"//", b"?", b"%", b"op=run", b"op=stop", b"op=%72un", b"&", b"=", b"+", b"%00", b"%ff", b"%c3%a9", b"#",
     b"/tool", b"/v1", b"/payouts", b"/things", b"/search", b"%252e", b"~", b":", b"A", b".json", b"/danger", b"P",
+    b"_method=DELETE", b"%5f", b"%5Fmethod=x", b"_HttpMethod=PATCH", b"_METHOD", b".method=", b"_method",
 )  # fmt: skip
 
 DECLARED = {
@@ -121,6 +122,7 @@ def _as_a_reader_of_the_manifest_would(method: str, rest: str, found: Operation,
 
 def _with_no_less_care_than_any_server_needs(method: str, rest: bytes, found: Operation) -> None:
     query = _pairs(rest.decode("ascii").partition("?")[2])
+    assert not {(key.strip().lower(), bool(value)) for key, value in query} & {("_method", True), ("_httpmethod", True)}
     for reading in _readings(rest):
         segments = _resolved(reading)
         assert segments is not None

@@ -1,20 +1,26 @@
 """Any bytes from an agent: what the front makes of them, against h11's reading and against what leaves for the tool.
 
-Wherever the network cuts them, the front hands on the same requests, or stops earlier. Another reader sees the same ones.
+Wherever the network cuts them, and whether or not their like has come before, the front hands on the same requests, or stops
+earlier. Another reader sees the same ones.
 Of each, what is sent to the tool is, read again, the method, path, fields and body that every rule has seen, and nothing
-behind. The agent gets whole answers, at most one refusal of what is no request, and never a failure of the front.
+behind; and nothing in it has a server that takes a second word about method or path do something else than was decided on.
+The agent gets whole answers, at most one refusal of what is no request, and never a failure of the front.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+from email.parser import BytesParser
 from typing import NamedTuple
+from urllib.parse import parse_qsl
 
 from gateway.clock import Alarms
 from gateway.core.header_filter import FORWARDED_FIELDS
 from gateway.core.headers import protected_option, request_fields
 from gateway.core.message import Body, BytesBody, Request
+from gateway.core.override import SPELLINGS, lookout, second_field
 from gateway.core.paths import BadTarget, split_target
 from gateway.core.tool import AmbiguousPath
 from gateway.egress.connection import Connection, Exchange
@@ -35,6 +41,11 @@ TOKENS = (
     b" folded", b"Expect: 100-continue", b"Connection: close", b"Connection: upgrade\r\nUpgrade: websocket", b":", b";",
     b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc",
     b"Connection: keep-alive", b"Upgrade: h2c", b"CONNECT", b"Via: 1.1 x", b"Seawall-Trajectory: r", b"TE: trailers",
+    b"X-HTTP-Method-Override: DELETE\r\n", b"x_method_override: PUT\r\n", b"X-Original-URL: /v1/danger\r\n", b"&_method=PUT",
+    b"Content-Type: application/x-www-form-urlencoded\r\n", b"Content-Type: application/json\r\n", b"?_method=PUT",
+    b"%5fmethod=", b'{"_method":"PUT"}', b'{"\\u005fmethod":1}', b"Content-Type: multipart/form-data; boundary=b\r\n",
+    b"X_Forwarded_For: 1\r\n", b"Seawall_X: 1\r\n", b"Content_Length: 9\r\n",
+    b"--b\r\n", b"--b--", b'Content-Disposition: form-data; name="_method"\r\n\r\nPUT\r\n',
 )  # fmt: skip
 
 _MALFORMED = (b"400", b"414", b"431", b"501", b"505")
@@ -43,6 +54,10 @@ _ANSWERS = re.compile(
     rb"|HTTP/1\.1 (?:200|400|414|417|431|501|505) [^\r\n]*\r\n(?:[!-9;-~]+: [^\r\n]*\r\n)+\r\n(?:yes|no)?)*"
 )
 _LINES = tool_lines(make_tool("tool.example", 80, prefix="/v1"))
+_DATE = re.compile(rb"Date: [^\r\n]*\r\n")
+_TIMES = 3
+"""The front knows a head once it has come twice."""
+
 _TURNS = 8
 """Turns of the loop in which a piece that came, and the answers to it, are through with."""
 
@@ -90,7 +105,12 @@ def _decided(seen: Read) -> None:
         operation = matched(MANAGED, method, split.rest)
     except AmbiguousPath:
         return
-    kept = [field for field in request_fields(tuple(seen.fields)) if field[0] not in FORWARDED_FIELDS]
+    if _says_more(seen):
+        return
+    _says_it_once(seen)
+    kept = [
+        field for field in request_fields(tuple(seen.fields)) if field[0].replace(b"_", b"-") not in FORWARDED_FIELDS
+    ]
     for body in (BytesBody(seen.body), Pieces((seen.body[:2], seen.body[2:]))):
         try:
             data = sent(Request(method, split.rest, tuple(seen.fields), body))
@@ -103,6 +123,70 @@ def _decided(seen: Read) -> None:
         assert read == Read(seen.method, b"/v1" + split.rest, expected, seen.body), (read, expected)
         assert matched(MANAGED, read.method.decode(), read.target.removeprefix(b"/v1")) == operation
         assert run(served(data, [])).requests in ([read], [])
+
+
+def _says_more(seen: Read) -> bool:
+    """Whether ingress refuses it for a second word; wherever its body is cut, the answer is the same."""
+    fields = tuple(seen.fields)
+    found = second_field(fields, ())
+    assert (found is None) is SPELLINGS.isdisjoint(name for name, _ in fields)
+    kind = dict(reversed(fields)).get(b"content-type", b"").decode("latin-1")
+    said = {_found(kind, seen.body, cuts) for cuts in ([], *cuts_of(seen.body))}
+    assert len(said) == 1
+    return found is not None or said == {True}
+
+
+def _found(kind: str, body: bytes, cuts: list[int]) -> bool:
+    looking = lookout(kind)
+    return looking is not None and any(looking.finds(piece) for piece in cut(body, cuts))
+
+
+def _says_it_once(seen: Read) -> None:
+    """Read it as frameworks do that let fields and parameters replace method or path."""
+    fields = {name.replace(b"_", b"-"): value for name, value in reversed(seen.fields)}
+    assert not fields.keys() & _REPLACING
+    query = seen.target.partition(b"?")[2]
+    kind = fields.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+    body = seen.body
+    named = _keys(query) | (_keys(body) if kind in ("", "application/x-www-form-urlencoded") else set())
+    if kind == "application/json":
+        named |= _members(body)
+    elif kind == "multipart/form-data":
+        named |= _parts(b"content-type: %b\r\n\r\n%b" % (fields[b"content-type"], body))
+    assert not {"_method", "_METHOD"} & named, named
+
+
+_REPLACING = frozenset(
+    {
+        b"x-http-method-override",
+        b"x-http-method",
+        b"x-method-override",
+        b"x-original-url",
+        b"x-rewrite-url",
+        b"script-name",
+    }
+)
+
+
+def _keys(text: bytes) -> set[str]:
+    return {
+        key.lstrip(" ").replace(".", "_")
+        for separator in "&;"
+        for key, _ in parse_qsl(text.decode("latin-1"), separator=separator)
+    }
+
+
+def _members(body: bytes) -> set[str]:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return set()
+    return set(value) if isinstance(value, dict) else set()
+
+
+def _parts(message: bytes) -> set[str]:
+    parts = BytesParser().parsebytes(message).walk()
+    return {str(part.get_param("name", "", "content-disposition")) for part in parts}
 
 
 def sent(request: Request) -> bytes:
@@ -130,7 +214,7 @@ async def _sent(head: bytes, body: Body | None) -> bytes:
 
 
 async def served(data: bytes, cuts: list[int]) -> Served:
-    """Feed the front, cut into pieces, and return what it made of it."""
+    """Feed the front, cut into pieces, until it knows them, and return what it made of it each time."""
     seen: list[Read] = []
 
     async def handler(request: IncomingRequest) -> OutgoingResponse:
@@ -144,18 +228,23 @@ async def served(data: bytes, cuts: list[int]) -> Served:
         return OutgoingResponse(status=200, body=BytesBody(b"yes"))
 
     front = HttpFront(handler, refuse=_refuse)
-    connection, sink = AgentConnection(front, asyncio.get_running_loop()), Sink()
-    connection.connection_made(sink)
-    for piece in cut(data, cuts):
-        if sink.has_ended:
-            break
-        connection.data_received(piece)
+    said: list[Served] = []
+    for _ in range(_TIMES):
+        connection, sink = AgentConnection(front, asyncio.get_running_loop()), Sink()
+        connection.connection_made(sink)
+        for piece in cut(data, cuts):
+            if sink.has_ended:
+                break
+            connection.data_received(piece)
+            await _settle(connection, seen)
+        has_ended = sink.has_ended
+        connection.connection_lost(None)
         await _settle(connection, seen)
-    has_ended = sink.has_ended
-    connection.connection_lost(None)
-    await _settle(connection, seen)
+        said.append(Served(seen.copy(), _DATE.sub(b"", sink.written), has_ended))
+        seen.clear()
     await front.close()
-    return Served(seen, bytes(sink.written), has_ended)
+    assert said == [said[0]] * _TIMES
+    return said[0]
 
 
 def _refuse(status: int, _: str) -> OutgoingResponse:

@@ -462,7 +462,77 @@ async def test_a_quarantined_task_launders_nothing_through_a_child(tmp_path: Pat
         late = await agent.send("POST", tasks, {"task_id": "late", "parent_task_id": "bad"})
         assert (late.status, late.code) == (423, "ERR_QUARANTINED")
         shown = (await gateway.operator.send("GET", f"/api/v1/quarantine/{told['id']}")).json
-        assert shown["contaminated"] == ["child"]
+        assert shown["contaminated"] == shown["held_tasks"] == ["child"]
+        assert "tasks that it holds: child" in await commands(gateway, "quarantine", "show", told["id"])
+
+
+async def test_the_tasks_of_a_quarantined_run_are_severed_with_it(tmp_path: Path) -> None:
+    """What they do is what it asked for: their calls are cut, and none leaves until people let them go."""
+    tasks = "/seawall/v1/tasks"
+    packets = ({"task_id": "bad"}, {"task_id": "early", "parent_task_id": "bad"})
+    later = ({"task_id": "child", "parent_task_id": "bad"}, {"task_id": "grandchild", "parent_task_id": "child"})
+    async with Origin() as origin, serving(tmp_path, origin.port, WORLD) as gateway:
+        agent, feed = gateway.agent, Feed()
+        origin.on("POST /holds", Hang(applies=True))
+        origin.on("GET /slow", Hang())
+        origin.on("GET /stream", Answer(200, feed, framing="chunked"))
+        for packet in packets:
+            assert (await agent.send("POST", tasks, packet)).status == 201
+        assert (await agent.send("PUT", "/files/files/a", {"n": 1}, run="bad")).status == 200
+        for packet in later:
+            assert (await agent.send("POST", tasks, packet)).status == 201
+        write = asyncio.create_task(agent.send("POST", "/pay/holds", {"n": 1}, run="child"))
+        read = asyncio.create_task(agent.send("GET", "/plain/slow", run="grandchild"))
+        other = asyncio.create_task(agent.send("GET", "/plain/slow", run="early"))
+        reader, writer = await agent.open()
+        writer.write(agent.head("GET", "/plain/stream", [("Seawall-Trajectory", "child")]))
+        feed.send(b"first")
+        assert (await reader.readuntil(b"first\r\n")).startswith(b"HTTP/1.1 200")
+        await wait_for(lambda: len(origin.requests) == 5)
+        told = await quarantine(gateway, trajectory="bad", since=1)
+        cut, broken = await write, await read
+        assert (cut.status, cut.code, cut.json["dispatched"]) == (423, "ERR_QUARANTINED", "maybe")
+        assert (broken.status, broken.code) == (423, "ERR_QUARANTINED")
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        assert told["held_tasks"] == ["child", "grandchild"]
+        assert not other.done()
+        other.cancel()
+        before = len(origin.requests)
+        for run in ("child", "grandchild"):
+            for method, path in (("POST", "/pay/payouts"), ("GET", "/plain/x")):
+                refused = await agent.send(method, path, {} if method == "POST" else None, run=run)
+                assert (refused.status, refused.code) == (423, "ERR_QUARANTINED")
+            shown = (await gateway.operator.send("GET", f"/api/v1/trajectories/{run}")).json
+            assert (shown["state"], shown["incident"]) == ("frozen", "QUARANTINED")
+        late = await agent.send("POST", tasks, {"task_id": "late", "parent_task_id": "grandchild"})
+        assert (late.status, late.code) == (423, "ERR_QUARANTINED")
+        assert len(origin.requests) == before
+        assert (await agent.send("GET", "/plain/x", run="early")).status == 200
+        told = {"principal": "ann", "reason": "looked at it"}
+        release = "/api/v1/trajectories/grandchild/release"
+        assert (await gateway.operator.send("POST", release, told)).status == 423
+        await commands(gateway, "taint", "clear", "task:child", "--reason", "looked at it")
+        assert (await gateway.operator.send("POST", release, told)).status == 200
+        assert (await agent.send("GET", "/plain/x", run="grandchild")).status == 200
+
+
+async def test_held_tasks_stay_held_over_a_restart(tmp_path: Path, make_child: Callable[..., Child]) -> None:
+    async with Origin() as origin:
+        process = make_child(tmp_path, origin.port, WORLD)
+        agent = await process.start()
+        for packet in ({"task_id": "bad"}, {"task_id": "child", "parent_task_id": "bad"}):
+            assert (await agent.send("POST", "/seawall/v1/tasks", packet)).status == 201
+        told = {"principal": "ann", "reason": "it obeys a stranger", "trajectory": "bad"}
+        assert (await process.operator.send("POST", "/api/v1/quarantine", told)).status == 201
+        await process.kill()
+        agent = await process.start()
+        for path in ("/plain/x", "/files/files/a"):
+            refused = await agent.send("GET", path, run="child")
+            assert (refused.status, refused.code) == (423, "ERR_QUARANTINED")
+        assert origin.requests == []
+        await process.terminate()
 
 
 @contextlib.contextmanager

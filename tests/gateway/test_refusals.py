@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from aiohttp.http import RawRequestMessage
-from aiohttp.streams import StreamReader
 
 from gateway.ingress.connection import AgentConnection
+from gateway.ingress.request import IncomingRequest
 from tests.gateway.harness import Answered, Serving, serving
 from tests.origin import Origin
 
@@ -48,8 +47,8 @@ def told(running: Serving) -> list[bool]:
     front = running.gateway._front
     answer = front.answer_at_once
 
-    def noted(message: RawRequestMessage, content: StreamReader, connection: AgentConnection) -> bool:
-        asked.append(answer(message, content, connection))
+    def noted(request: IncomingRequest, connection: AgentConnection) -> bool:
+        asked.append(answer(request, connection))
         return asked[-1]
 
     front.answer_at_once = noted  # type: ignore[method-assign]

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 from weakref import WeakKeyDictionary
 
 import pytest
-from aiohttp.streams import StreamReader
 
 from gateway.core.codes import Code
 from gateway.core.message import BytesBody
@@ -228,8 +227,8 @@ class Knows:
         self.heads += 1
         return self.answer
 
-    def answer(self, content: StreamReader) -> Problem | None:
-        if not self.left or not content.is_eof():
+    def answer(self, body: bytes | None) -> Problem | None:
+        if not self.left or body is None:
             return None
         self.left -= 1
         self.bodies += 1

@@ -23,15 +23,16 @@ class ScriptedStore:
         self.gate.set()
         self.called = asyncio.Event()
 
-    async def write(self, appends, notes):
+    def write(self, appends, notes, told):
         self.batches.append([each.stream for each in appends])
         self.notes.append(dict(notes))
         verdict = self.script.pop(0) if self.script else None
         self.called.set()
+        self.answering = asyncio.ensure_future(self._answer(told, verdict or [None] * len(appends)))
+
+    async def _answer(self, told, verdict):
         await self.gate.wait()
-        if isinstance(verdict, Exception):
-            raise verdict
-        return verdict or [None] * len(appends)
+        told(verdict)
 
 
 @pytest.fixture
@@ -63,6 +64,21 @@ async def test_appends_of_one_pass_of_the_loop_are_one_transaction(store, make):
     committer = make()
     await asyncio.gather(*(committer.append(append(f"{n}", 0)) for n in range(5)))
     assert store.batches == [["0", "1", "2", "3", "4"]]
+
+
+async def test_an_append_by_itself_is_written_and_its_waiter_woken_without_a_task(make, store):
+    """Each step of a task is another pass of the event loop, which a lone caller waits for."""
+    committer = make()
+    store.write = lambda appends, notes, told: asyncio.get_running_loop().call_soon(told, [None])
+    await committer.append(append("warm", 0))
+    await passes()
+    tasks, steps = asyncio.all_tasks(), 0
+    future = committer.append(append("a", 0))
+    while not future.done():
+        await passes(1)
+        steps += 1
+        assert asyncio.all_tasks() == tasks
+    assert steps == 2  # to the store, and its answer
 
 
 async def test_what_queues_up_during_a_commit_is_the_next_batch(store, make):
@@ -104,6 +120,20 @@ async def test_lazy_appends_during_a_commit_do_not_start_another_at_once(store, 
     await durable
     await passes()
     assert store.batches == [["a"]]
+
+
+async def test_lazy_appends_whose_time_is_up_during_a_commit_go_right_after_it(store, make):
+    committer = make(lazy_s=0.0)
+    store.gate.clear()
+    durable = committer.append(append("a", 0))
+    await store.called.wait()
+    lazy = committer.append(append("b", 0), lazy=True)
+    while committer._timer is not None:
+        await asyncio.sleep(0)
+    store.gate.set()
+    await durable
+    await asyncio.wait_for(lazy, 5)
+    assert store.batches == [["a"], ["b"]]
 
 
 async def test_lazy_appends_go_by_themselves_after_a_while(store, make):
@@ -400,3 +430,43 @@ async def test_a_loop_that_shuts_down_leaves_nobody_waiting(store, make):
             await future
     with pytest.raises(JournalUnavailable, match="closed"):
         await committer.append(append("c", 0))
+
+
+async def test_a_loop_that_shuts_down_is_not_kept_busy_by_what_is_left(store, make):
+    """A remembered value is nobody's to give up, and nothing will write it any more."""
+    committer = make()
+    await passes(1)
+    committer.remember("x", b"1")
+    left = committer.append(append("a", 0), lazy=True)
+    committer._task.cancel()
+    await passes()
+    assert isinstance(left.exception(), JournalUnavailable)
+    assert store.batches == []
+    with pytest.raises(JournalUnavailable, match="not all of it"):
+        await committer.flush()
+
+
+async def test_a_flush_right_behind_the_end_does_not_wait_for_ever(store, make):
+    committer = make()
+    store.script = [JournalUnavailable("disk full")] * 2
+    committer.remember("x", b"1")
+    stopping = asyncio.ensure_future(committer.stop())
+    while not committer._ended.is_set():
+        await passes(1)
+    with pytest.raises(JournalUnavailable, match="not all of it"):
+        await asyncio.wait_for(committer.flush(), 5)
+    await stopping
+
+
+async def test_an_answer_that_comes_after_the_loop_began_to_shut_down_tells_nobody_twice(store, make):
+    committer = make()
+    store.gate.clear()
+    running = committer.append(append("a", 0))
+    await store.called.wait()
+    committer._task.cancel()
+    with pytest.raises(JournalUnavailable, match="unknown"):
+        await running
+    store.gate.set()
+    await passes()
+    assert committer.commits == 0
+    assert store.batches == [["a"]]

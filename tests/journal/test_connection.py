@@ -50,12 +50,43 @@ async def test_errors_of_the_function_reach_the_caller(connection):
         await connection.run(lambda raw: raw.execute("SELECT * FROM absent"))
 
 
+async def test_what_is_sent_is_told_of_on_the_event_loop_in_the_order_of_sending(connection):
+    """The road of the journal's commits: no future, no task, and errors are told like results."""
+    told, done = [], asyncio.Event()
+
+    def tell(answer):
+        told.append((answer, threading.current_thread() is threading.main_thread()))
+        if len(told) == 3:
+            done.set()
+
+    connection.send(tell, lambda raw, x: raw.execute("SELECT ?", (x,)).fetchone(), 5)
+    connection.send(tell, lambda raw: raw.execute("SELECT * FROM absent"))
+    connection.send(tell, lambda raw: threading.current_thread() is threading.main_thread())
+    await asyncio.wait_for(done.wait(), 5)
+    assert [is_main for _, is_main in told] == [True] * 3
+    assert [type(answer) for answer, _ in told] == [tuple, sqlite3.OperationalError, bool]
+    assert told[0][0] == (5,)
+    assert told[2][0] is False
+
+
+async def test_what_is_told_may_send_the_next_and_may_fail(connection):
+    """A hook that raises is the event loop's to report; the thread goes on."""
+    reported, done = [], asyncio.Event()
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+    connection.send(lambda answer: 1 / 0, lambda raw: None)
+    connection.send(lambda answer: connection.send(lambda answer: done.set(), lambda raw: None), lambda raw: None)
+    await asyncio.wait_for(done.wait(), 5)
+    assert [type(error) for error in reported] == [ZeroDivisionError]
+
+
 async def test_a_closed_connection_says_so(connection):
     await connection.close()
     await connection.close()
     connection.abandon()
     with pytest.raises(JournalUnavailable, match="closed"):
         await connection.run(lambda raw: None)
+    with pytest.raises(JournalUnavailable, match="closed"):
+        connection.send(lambda answer: None, lambda raw: None)
 
 
 async def test_abandoning_lets_what_runs_finish_and_ends_the_thread(tmp_path):

@@ -22,6 +22,7 @@ from gateway.journal import (
     JournalPoisoned,
     JournalUnavailable,
     schema,
+    statements,
 )
 from gateway.journal.committer import CommitterSettings
 from gateway.journal.offline import offline_stats
@@ -263,11 +264,13 @@ async def test_no_more_pages_is_a_full_disk_and_health_returns_by_itself(journal
     probed = asyncio.Event()
     write = journal.write
 
-    async def watched(appends, notes):
-        result = await write(appends, notes)
-        if not appends:
-            probed.set()
-        return result
+    def watched(appends, notes, told):
+        def tell(answer):
+            told(answer)
+            if answer == []:
+                probed.set()
+
+        write(appends, notes, tell)
 
     journal.write = watched
     results = await asyncio.gather(
@@ -281,46 +284,45 @@ async def test_no_more_pages_is_a_full_disk_and_health_returns_by_itself(journal
     assert texts(await journal.read("a")) == ["x"]
     await journal._writer.run(lambda raw: raw.execute(f"{pages} = 1000000").fetchone())
     await asyncio.wait_for(probed.wait(), 5)
-    await asyncio.sleep(0)
     assert journal.is_healthy
     assert await journal.head("b") is None
     await journal.append(append("b", 0, "x" * 50_000))
 
 
-async def test_a_commit_that_failed_but_is_there_after_all_is_found_by_reading_again(journal):
+async def test_a_commit_that_failed_but_is_there_after_all_is_found_by_reading_again(journal, monkeypatch):
     """An error says that the caller cannot know, not that nothing happened."""
     await journal.append(append("run", 0))
-    run = journal._writer.run
+    write = statements.write
 
-    async def done_and_failed(*arguments):
-        await run(*arguments)
+    def done_and_failed(*arguments):
+        write(*arguments)
         error = sqlite3.OperationalError("disk I/O error")
         error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_IOERR_WRITE, "SQLITE_IOERR_WRITE"
         raise error
 
-    journal._writer.run = done_and_failed
+    monkeypatch.setattr(statements, "write", done_and_failed)
     with pytest.raises(JournalUnavailable):
         await journal.append(append("run", 1, "there", is_open=False))
-    journal._writer.run = run
+    monkeypatch.undo()
     assert (await journal.head("run")).version == 2
     await journal.append(append("run", 2))
     stats = await journal.stats()
     assert (stats.streams, stats.open_streams, stats.entries) == (1, 1, 3)
 
 
-async def test_a_failed_fsync_poisons_the_journal_for_good(journal, data):
+async def test_a_failed_fsync_poisons_the_journal_for_good(journal, data, monkeypatch):
     """A second fsync may report success for pages the kernel has dropped. Only a restart tells what is on disk."""
     await journal.append(append("a", 0))
     waiting = asyncio.ensure_future(journal.wait_fatal())
-    run, calls = journal._writer.run, []
+    calls = []
 
-    async def failing(*arguments):
+    def failing(*arguments):
         calls.append(arguments)
         error = sqlite3.OperationalError("disk I/O error")
         error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_IOERR_FSYNC, "SQLITE_IOERR_FSYNC"
         raise error
 
-    journal._writer.run = failing
+    monkeypatch.setattr(statements, "write", failing)
     for _ in range(2):
         with pytest.raises(JournalPoisoned, match="SQLITE_IOERR_FSYNC"):
             await journal.append(append("b", 0))
@@ -329,7 +331,7 @@ async def test_a_failed_fsync_poisons_the_journal_for_good(journal, data):
     assert journal.is_fatal
     assert not journal.is_healthy
     assert "SQLITE_IOERR_FSYNC" in (await journal.stats()).details["failure"]
-    journal._writer.run = run
+    monkeypatch.undo()
     await journal.close()
     again = await SqliteJournal.open(data)
     assert [head.stream for head in await again.heads()] == ["a"]
@@ -374,15 +376,15 @@ async def test_a_value_that_cannot_be_stored_fails_what_was_built_on_it(journal)
     await journal.append(append("run", 0))
 
 
-async def test_one_bad_value_among_many_costs_few_commits(journal):
+async def test_one_bad_value_among_many_costs_few_commits(journal, monkeypatch):
     """Else an agent with a bad header could make every batch a commit a row."""
-    calls, run = [], journal._writer.run
+    calls, write = [], statements.write
 
-    async def counted(*arguments):
+    def counted(*arguments):
         calls.append(arguments)
-        return await run(*arguments)
+        return write(*arguments)
 
-    journal._writer.run = counted
+    monkeypatch.setattr(statements, "write", counted)
     appends = [append(f"run-{n}", 0, at=2**63 if n == 77 else 1) for n in range(256)]
     results = await asyncio.gather(*map(journal.append, appends), return_exceptions=True)
     assert [n for n, result in enumerate(results) if result is not None] == [77]

@@ -14,7 +14,7 @@ import sqlite3
 
 import pytest
 
-from gateway.journal import JournalCorrupt, JournalError
+from gateway.journal import JournalCorrupt, JournalError, statements
 from gateway.journal.chain import read_checkpoint
 from gateway.journal.keyring import KeyRing, KeyRingError
 from gateway.journal.offline import acknowledge_folder, verify_folder
@@ -73,19 +73,19 @@ async def test_many_writers_make_one_chain(data):
 async def test_a_batch_of_unknown_fate_leaves_no_fork(data, monkeypatch):
     """The commit took effect and its answer was lost: the next one must follow what is on disk."""
     journal = await SqliteJournal.open(data)
-    real = journal._writer.run
+    real = statements.write
     failures = [sqlite3.OperationalError("disk I/O error")]
     failures[0].sqlite_errorcode, failures[0].sqlite_errorname = sqlite3.SQLITE_FULL, "SQLITE_FULL"
 
-    async def run(function, *args, **kwargs):
-        result = await real(function, *args, **kwargs)
-        if failures and function.__name__ == "write":
+    def write(*args):
+        result = real(*args)
+        if failures:
             journal._sealer.position -= 1  # as if memory had not followed
             journal._sealer.is_stale = True
             raise failures.pop()
         return result
 
-    monkeypatch.setattr(journal._writer, "run", run)
+    monkeypatch.setattr(statements, "write", write)
     with pytest.raises(JournalError):
         await journal.append(append("a", 0))
     await journal.append(append("b", 0))

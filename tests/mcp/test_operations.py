@@ -95,3 +95,50 @@ async def test_arguments_that_do_not_fit_are_refused_by_name_and_nothing_is_sent
             assert told["code"] == "ERR_INVALID_ARGUMENTS"
             assert why in told["detail"]
         assert origin.requests == []
+
+
+CAREFUL = """
+version: 1
+tools:
+  shop:
+    upstream: http://127.0.0.1:PORT
+    openapi: shop.json
+    operations:
+      show: {match: 'GET /orders/{id}', tier: read}
+      purge: {match: GET /orders/all, tier: pivot}
+      search: {match: POST /search, tier: read}
+      change: {match: POST /change, tier: pivot, overrides: [_method]}
+      order: {match: 'POST /orders/{shop}', tier: pivot}
+"""
+
+
+async def test_arguments_cannot_make_another_operation_of_a_call(tmp_path: Path) -> None:
+    """Neither by filling a hole with what makes it another path, nor by a second word about the method."""
+    document = json.loads(json.dumps(DOCUMENT))
+    header = {"name": "X-HTTP-Method-Override", "in": "header", "schema": {"type": "string"}}
+    document["paths"]["/orders/{shop-id}"]["post"]["parameters"].append(header)
+    (tmp_path / "shop.json").write_text(json.dumps(document))
+    async with Origin() as origin, serving(tmp_path, origin.port, CAREFUL) as on:
+        origin.default = Answer(200, b"{}", JSON)
+        client = Raw(on.agent, "/seawall/mcp/shop")
+        await client.initialize()
+        for name, arguments, why in (
+            ("show", {"id": "all"}, "would be a call of `purge`, not of `show`: change the arguments"),
+            ("show", {"id": "ALL"}, "as that of `purge`"),
+            ("show", {"id": "7", "_method": "DELETE"}, "the query parameter `_method` could have the tool take"),
+            ("search", {"text": "x", "_method": "DELETE"}, "the argument `_method` could have shop take the call"),
+            (
+                "order",
+                {"shop": 7, "item": "tea", header["name"]: "DELETE"},
+                "the header field `X-HTTP-Method-Override`",
+            ),
+        ):
+            told = problem_of(await client.call(name, arguments))
+            assert (told["code"], told["dispatched"]) == ("ERR_INVALID_ARGUMENTS", "no")
+            assert why in told["detail"]
+        assert origin.requests == []
+        for name, arguments in (("show", {"id": "7"}), ("change", {"_method": "PATCH"}), ("purge", {})):
+            assert not (await client.call(name, arguments)).get("isError")
+        assert [one.head.split(b" HTTP")[0] for one in origin.requests] == [
+            b"GET /orders/7", b"POST /change", b"GET /orders/all"
+        ]  # fmt: skip

@@ -22,7 +22,7 @@ from gateway.journal import (
     JournalUnavailable,
     KeyOwner,
 )
-from gateway.journal.committer import Committer, CommitterSettings
+from gateway.journal.committer import Committer, CommitterSettings, Told
 from gateway.journal.fence import follow_up
 from gateway.journal.memory import MemoryJournal
 
@@ -52,7 +52,19 @@ class _Store:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    async def write(self, appends: Sequence[Append], notes: Mapping[str, bytes]) -> list[JournalError | None]:
+    def write(self, appends: Sequence[Append], notes: Mapping[str, bytes], told: Told) -> None:
+        """Commit a batch, and tell."""
+        self._writing = asyncio.ensure_future(self._tell(appends, notes, told))
+
+    async def _tell(self, appends: Sequence[Append], notes: Mapping[str, bytes], told: Told) -> None:
+        try:
+            errors = await self._write(appends, notes)
+        except JournalUnavailable as error:
+            told(error)
+        else:
+            told(errors)
+
+    async def _write(self, appends: Sequence[Append], notes: Mapping[str, bytes]) -> list[JournalError | None]:
         """Commit a batch, or do not, or do and say otherwise."""
         world = self._world
         fault = world.disk_fault("write")
@@ -94,6 +106,9 @@ class SimJournal:
         entries = await self._world.disk.read(stream, after)
         self._committer.fences.lift(stream, fence)
         return list(entries)
+
+    async def read_many(self, streams: Sequence[str]) -> list[list[Entry]]:
+        return [await self.read(stream) for stream in streams]
 
     async def head(self, stream: str) -> Head | None:
         fence = self._committer.fences.find(stream)

@@ -144,6 +144,8 @@ def check(world: World, plan: Plan, state: Trajectory) -> None:
         raise Violation(f"nobody asked for {strangers}")
     _check_circles(world, plan, state)
     _check_lifo(world, state, [item for item in undone if made[item] == 1])
+    # What nothing can undo, and a person has said so: in an abort and in a rewind alike.
+    residue = {step.target.split("/")[2] for step in state.steps.values() if step.is_residue and step.resolved}
     match state.phase:
         case Phase.SUCCEEDED:
             if undone and not was_rewound:
@@ -151,7 +153,7 @@ def check(world: World, plan: Plan, state: Trajectory) -> None:
             rewound = _rewound(world, state)
             if wrong := [item for item in undone if item in world.acked and item not in [*rewound, *standing]]:
                 raise Violation(f"the run is committed, and undone: {wrong}")
-            if left := [item for item in world.rewound if item in standing]:
+            if left := [item for item in world.rewound if item in standing and item not in residue]:
                 raise Violation(f"the run was rewound, and {left} still stands")
             if state.in_doubt or state.in_flight:
                 raise Violation(f"the run is committed with steps {sorted(state.in_doubt | state.in_flight)} unsettled")
@@ -165,7 +167,6 @@ def check(world: World, plan: Plan, state: Trajectory) -> None:
         case Phase.ABORTED_CLEAN:
             if unsaid := [s.number for s in state.steps.values() if s.is_to_undo]:
                 raise Violation(f"the run is aborted cleanly, and the record says nothing of steps {unsaid}")
-            residue = {step.target.split("/")[2] for step in state.steps.values() if step.is_residue and step.resolved}
             if left := [item for item in standing if item not in residue] or told:
                 raise Violation(f"the run is aborted cleanly, and {left} still stands")
         case Phase.FROZEN:
