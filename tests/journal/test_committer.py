@@ -131,6 +131,41 @@ async def test_lazy_appends_go_by_themselves_after_a_while(store, make):
     assert store.notes[-1] == {"x": b"1"}
 
 
+async def test_lazy_appends_whose_time_comes_during_a_commit_go_right_behind_it(store, make):
+    """The timer rings once, and nobody would come back for them."""
+    committer = make(lazy_s=0.001)
+    store.gate.clear()
+    durable = committer.append(append("a", 0))
+    await store.called.wait()
+    lazy = committer.append(append("b", 0), lazy=True)
+    while committer._timer is not None:
+        await passes(1)
+    store.gate.set()
+    await durable
+    await asyncio.wait_for(lazy, 5)
+    committer.remember("x", b"1")
+    later = committer.append(append("c", 0), lazy=True)
+    await asyncio.wait_for(later, 5)
+    assert store.batches == [["a"], ["b"], ["c"]]
+
+
+async def test_the_disk_is_tried_again_though_the_timer_rang_while_it_was_asked(store, make):
+    committer = make(lazy_s=0.001, retry_s=0.001)
+    store.gate.clear()
+    store.script = [JournalUnavailable("disk full")]
+    failing = committer.append(append("a", 0))
+    await store.called.wait()
+    committer.remember("x", b"1")
+    while committer._timer is not None:
+        await passes(1)
+    store.gate.set()
+    with pytest.raises(JournalUnavailable):
+        await failing
+    while not committer.is_healthy:
+        await passes(1)
+    assert store.notes[-1] == {"x": b"1"}
+
+
 async def test_a_batch_full_of_lazy_appends_does_not_wait(store, make):
     committer = make(batch_appends=3)
     await asyncio.gather(*(committer.append(append(f"{n}", 0), lazy=True) for n in range(3)))
