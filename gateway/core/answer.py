@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Final
 
 from gateway.core.headers import HOP_BY_HOP, OURS
-from gateway.core.message import BytesBody, Reply
+from gateway.core.message import BytesBody, Headers, Reply
 from gateway.core.remembered import Remembered
 
 __all__ = ["whole_answer"]
@@ -43,10 +43,32 @@ def whole_answer(data: bytes) -> Reply | None:
 
     It has those fields that go on to the agent (`headers.answer_fields`).
     """
-    end = data.find(b"\r\n\r\n") + 2
-    if not 2 < end <= HEAD_BYTES:
-        return None
-    status_line, _, lines = data[:end].partition(b"\r\n")
+    start = data.find(b"\r\n\r\n") + 4
+    head = data[:start]
+    said = _HEADS.get(head)
+    if said is None:
+        if not 4 < start <= HEAD_BYTES + 2 or (said := _look_at(head)) is None:
+            return None
+        if start <= _KEPT_BYTES:
+            if len(_HEADS) >= _KEPT:
+                _HEADS.clear()
+            _HEADS[head] = said
+    status, reason, fields, length = said
+    return Reply(status, reason, fields, BytesBody(data[start:])) if length == len(data) - start else None
+
+
+_Said = tuple[int, bytes, Headers, int]
+"""What a head says: status, reason, the fields that go on, and the length of the body."""
+
+_HEADS: Final[dict[bytes, _Said]] = {}
+"""A tool sends the same head again and again, within a second at least, until its Date changes."""
+
+_KEPT: Final = 256
+_KEPT_BYTES: Final = 1024
+
+
+def _look_at(head: bytes) -> _Said | None:
+    status_line, _, lines = head[:-2].partition(b"\r\n")
     status = _STATUS(status_line)
     if status is None:
         return None
@@ -63,9 +85,9 @@ def whole_answer(data: bytes) -> Reply | None:
     if fates.count(_LENGTH) != 1:
         return None
     length = fields[fates.index(_LENGTH)][1]
-    if not length.isdigit() or len(length) > _DIGITS or int(length) != len(data) - end - 2:
+    if not length.isdigit() or len(length) > _DIGITS:
         return None
-    return Reply(status[0], status[1], tuple(compress(fields, fates)), BytesBody(data[end + 2 :]))
+    return (*status, tuple(compress(fields, fates)), int(length))
 
 
 def _goes_on(field: tuple[bytes, bytes]) -> bool:

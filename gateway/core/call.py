@@ -35,9 +35,9 @@ COMPENSATION: Final = Lane.COMPENSATION
 FINALIZATION: Final = Lane.FINALIZATION
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Call:
-    """One call.
+    """One call. What ingress knows of nearly every one comes first: it is made by position there (docs/adr/0165).
 
     Attributes:
         tool, operation, params: what the manifest says of it.
@@ -85,7 +85,7 @@ class Call:
     trajectory: str = ""
     is_run_named: bool = False
     is_agent_proven: bool = False
-    lane: Lane = Lane.FORWARD
+    lane: Lane = FORWARD
     params: Mapping[str, str] = field(default_factory=dict)
     caller_key: str | None = None
     action: bytes = b""

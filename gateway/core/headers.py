@@ -7,6 +7,8 @@ repeated ones included. Three additions for a gateway that carries money:
 * A peer cannot name an end-to-end field that matters away (Authorization, Cookie, Content-*, the idempotency key, the
   trace, our own): such options are ignored here, and `protected_option` lets ingress refuse the request outright.
 * `Seawall-*` is our own vocabulary. It reaches no tool, and no tool can speak it.
+* What reaches no tool does not reach it with `_` for `-` either: to servers that go by CGI's names (RFC 3875 section 4.1.18)
+  that is the same field, and the agent's could count in place of ours.
 * A head that we write is checked as a whole. No field, from whatever template, can smuggle in a second one.
 
 Left out: TE and trailers are always dropped, since the parser in use drops trailers (aiohttp#1652).
@@ -38,6 +40,7 @@ __all__ = [
     "basic_password",
     "field_lines",
     "first_values",
+    "is_token",
     "lower_names",
     "protected_option",
     "replace_fields",
@@ -73,6 +76,7 @@ _NAME: Final = itemgetter(0)
 _VALUE: Final = itemgetter(1)
 _LOWER: Final = bytes.lower
 _LINE: Final = b": ".join
+_LINES: Final = b"\r\n".join
 # Bytes are counted below: `in` would first take what it looks for for a number, and pay for its mistake each time.
 _VISIBLE = bytes(range(0x21, 0x7F))
 _TOKEN = bytes(byte for byte in range(0x21, 0x7F) if byte not in b'"(),/:;<=>?@[\\]{}')
@@ -102,9 +106,10 @@ class Sieve:
 
     __slots__ = ("_fate",)
 
-    def __init__(self, names: Iterable[bytes]) -> None:
-        """`names` in lower case; "connection" has to be one of them."""
-        self._fate = Remembered[bytes, int](partial(_fate, names=frozenset(names))).__getitem__
+    def __init__(self, names: Iterable[bytes], *, is_for_tools: bool = True) -> None:
+        """`names` in lower case; "connection" has to be one of them. `is_for_tools`: `_` counts as `-`."""
+        alike = (_fate_at_tools, map(_dashed, names)) if is_for_tools else (_fate, names)
+        self._fate = Remembered[bytes, int](partial(alike[0], names=frozenset(alike[1]))).__getitem__
 
     def __call__(self, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
         """Return the fields that stay, in order."""
@@ -125,11 +130,19 @@ def _fate(spelt: bytes, names: frozenset[bytes]) -> int:
     return _GOES if name in names or name.startswith(OURS) else _STAYS
 
 
+def _fate_at_tools(spelt: bytes, names: frozenset[bytes]) -> int:
+    return _fate(_dashed(spelt), names)
+
+
+def _dashed(name: bytes) -> bytes:
+    return name.replace(b"_", b"-")
+
+
 _GOES: Final = 0
 _STAYS: Final = 1
 _NAMES_OTHERS: Final = 2
 _OF_REQUESTS = Sieve(OURS_IN_REQUESTS)
-_OF_ANSWERS = Sieve(HOP_BY_HOP)
+_OF_ANSWERS = Sieve(HOP_BY_HOP, is_for_tools=False)
 
 
 class AnswerHead(NamedTuple):
@@ -228,12 +241,12 @@ def replace_fields(headers: Iterable[tuple[bytes, bytes]], fields: Mapping[bytes
     return tuple(kept)
 
 
-def _is_token(word: bytes) -> bool:
-    """Whether a word may be a name (RFC 9110 section 5.6.2)."""
+def is_token(word: bytes) -> bool:
+    """Return whether a word may be a name (RFC 9110 section 5.6.2)."""
     return bool(word) and not word.translate(None, _TOKEN)
 
 
-_IS_TOKEN: Final = Remembered[bytes, bool](_is_token).__getitem__
+_IS_TOKEN: Final = Remembered[bytes, bool](is_token).__getitem__
 
 
 def field_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -244,7 +257,9 @@ def field_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """
     headers = tuple(headers)
     count = len(headers)
-    lines = b"%b\r\n" % b"\r\n".join(map(_LINE, headers)) if count else b""
+    if not count:
+        return b""
+    lines = b"%b\r\n" % _LINES(map(_LINE, headers))
     if (
         lines.count(b"\n") != count
         or lines.count(b"\r") != count
@@ -257,7 +272,7 @@ def field_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 def _offender(headers: Headers) -> str:
     for name, value in headers:
-        if not _is_token(name) or any(byte in value for byte in b"\r\n\0"):
+        if not is_token(name) or any(byte in value for byte in b"\r\n\0"):
             return name.decode("ascii", "backslashreplace")
     return ""
 
@@ -268,11 +283,20 @@ def request_head(method: str, target: bytes, lines: bytes) -> bytes:
     Raises:
         ValueError: method or target would change the shape of the message.
     """
-    verb = method.encode("ascii", "replace")
-    if not _IS_TOKEN(verb):
+    verb = _VERB(method)
+    if not verb:
         raise ValueError(f"{method!r} is not a method name")
     if target[:1] != b"/" and target != b"*":
         raise ValueError("the request target does not begin with a slash")
     if target.translate(None, _VISIBLE):
         raise ValueError("the request target holds a space, control or non-ASCII byte: percent-encode it")
     return b"%b %b HTTP/1.1\r\n%b\r\n" % (verb, target, lines)
+
+
+def _verb(method: str) -> bytes:
+    """Return a method as it stands on the wire; nothing if it is none."""
+    verb = method.encode("ascii", "replace")
+    return verb if is_token(verb) else b""
+
+
+_VERB: Final = Remembered[str, bytes](_verb).__getitem__

@@ -39,8 +39,8 @@ _CHANGING: Final = re.compile(
 )
 """Fields whose value differs from call to call; all others are part of what is known."""
 
-_TARGET: Final = re.compile(rb'/(?:[!"$-.0-~][!"$-~]*)?')
 _METHODS: Final = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")}
+_LINE: Final = re.compile(rb'(%b) (/(?:[!"$-.0-~][!"$-~]*)?) HTTP/1\.1\r(?=\n)' % b"|".join(_METHODS))
 _LINE_END: Final = b"\r\n"
 _HEAD_END: Final = b"\r\n\r\n"
 _FOR_THE_PARSER: Final = frozenset({b"expect", b"transfer-encoding", b"upgrade"})
@@ -95,22 +95,21 @@ class KnownHeads:
 
     def __call__(self, data: bytes) -> Known | None:
         """Return the request that `data` is, all of it and not a byte more; None where a parser has to look."""
-        line_end = data.find(_LINE_END)
-        end = data.find(_HEAD_END, line_end) + 2
+        line = _LINE.match(data)
+        if line is None:
+            return None
+        at = line.end()
+        end = data.find(_HEAD_END, at - 1) + 2
         if not 1 < end <= self._most_bytes:
             return None
-        pieces = _CHANGING.split(data[line_end + 1 : end])
+        pieces = _CHANGING.split(data[at:end])
         values = pieces[2::3]
         del pieces[2::3]
         form = self._forms.get(_MARK.join(pieces))
         if form is None or len(values) != len(form.names):  # the mark itself can be sent
             return None
-        words = data[:line_end].split(b" ")
-        if len(words) != 3 or words[2] != b"HTTP/1.1":
-            return None
-        method, target, body = _METHODS.get(words[0]), words[1], data[end + 2 :]
-        if method is None or _TARGET.fullmatch(target) is None:
-            return None
+        method, target = line.groups()
+        body = data[end + 2 :]
         fields = form.fields
         if values:
             fields = fields.copy()
@@ -120,10 +119,11 @@ class KnownHeads:
             headers = form.same
         length = fields.get(b"content-length")
         if length is None:
-            return None if body else Known(method, target, headers, fields, body)
-        if len(length) > _DIGITS or not length.isdigit() or int(length) != len(body) or len(body) > BODY_BYTES:
+            if body:
+                return None
+        elif len(length) > _DIGITS or not length.isdigit() or int(length) != len(body) or len(body) > BODY_BYTES:
             return None
-        return Known(method, target, headers, fields, body)
+        return Known(_METHODS[method], target, headers, fields, body)
 
     def took(self, data: bytes, headers: Headers) -> None:
         """Take note of the fields of a whole request of HTTP/1.1 that a parser has taken, after `data` was not known."""

@@ -7,7 +7,7 @@ proxy may not guess which of them may be merged.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Container, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.core.value import frozen
@@ -115,7 +115,7 @@ class Reply:
     headers: Headers
     body: Body
     switched: object | None = None
-    _on_close: list[Callable[[], None]] = field(default_factory=list)
+    _on_close: tuple[Callable[[], None], ...] = ()
     _closed: bool = False
 
     def on_close(self, callback: Callable[[], None]) -> None:
@@ -123,19 +123,32 @@ class Reply:
         if self._closed:
             callback()
         else:
-            self._on_close.append(callback)
+            self._on_close += (callback,)
 
     async def aclose(self) -> None:
         """Release the body and run the callbacks, also if releasing fails."""
         if self._closed:
             return
+        if type(self.body) is BytesBody:
+            self.end()
+            return
         self._closed = True
         try:
             await self.body.aclose()
         finally:
-            callbacks, self._on_close = self._on_close, []
-            for callback in callbacks:
-                callback()
+            self._call_back()
+
+    def end(self) -> None:
+        """Do the same for an answer whose body is a `BytesBody`, which nobody has to wait for."""
+        if not self._closed:
+            self._closed = True
+            if self._on_close:
+                self._call_back()
+
+    def _call_back(self) -> None:
+        callbacks, self._on_close = self._on_close, ()
+        for callback in callbacks:
+            callback()
 
 
 def first_header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:

@@ -11,12 +11,14 @@ Source: RFC 9112 section 3.2 (request target), RFC 3986 sections 2.1, 3.3 and 5.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import Final
+
+from gateway.core.value import frozen
 
 __all__ = ["BadTarget", "ToolTarget", "bad_path", "split_target"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class ToolTarget:
     """A target taken apart: `tool` as written, `rest` as path and query below it, always beginning with a slash."""
 
@@ -24,12 +26,16 @@ class ToolTarget:
     rest: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class BadTarget:
     """A target that no call may have; `detail` is one sentence for the caller."""
 
     detail: str
 
+
+_SEGMENT: Final = rb"[A-Za-z0-9_~!$&'()*+,=:@-][A-Za-z0-9._~!$&'()*+,=:@-]*"
+_PLAIN: Final = re.compile(rb'/(%b)(?:/%b)*/?(?:\?[!"$-\[\]-~]*)?' % (_SEGMENT, _SEGMENT))
+"""No escape, no parameter, no empty segment and none that begins with a dot: nothing to look into, as most targets are."""
 
 _SHAPE = re.compile(rb"/(?P<tool>[^/?]+)(?P<path>[^?]*)(?P<query>(?:\?.*)?)", re.DOTALL)
 _FORBIDDEN = re.compile(rb"[\x00-\x20\x7f-\xff#\\]")
@@ -40,6 +46,10 @@ _SEMICOLON = re.compile(rb"%3b", re.IGNORECASE)
 
 def split_target(target: bytes) -> ToolTarget | BadTarget:
     """Return tool and rest of an origin-form target `/{tool}/{path}?{query}`, or why it cannot be used."""
+    plain = _PLAIN.fullmatch(target)
+    if plain is not None:
+        rest = target[plain.end(1) :]
+        return ToolTarget(plain[1].decode("ascii"), rest if rest[:1] == b"/" else b"/" + rest)
     if found := _FORBIDDEN.search(target):
         return BadTarget(_why_forbidden(found.group()))
     match = _SHAPE.fullmatch(target)

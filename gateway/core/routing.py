@@ -21,8 +21,9 @@ Source: RFC 3986 section 3.3 and 6.2.2; RFC 9110 section 9.2.1 (safe methods), s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 from urllib.parse import unquote, unquote_plus
 
@@ -142,8 +143,10 @@ class _Candidate:
 
 
 _Key = tuple[str | None, ...]
-_Index = Mapping[tuple[str, int], Sequence[tuple[tuple[int, ...], Mapping[_Key, Sequence[_Candidate]]]]]
-"""By method and number of segments; then by which of them are holes, literals first; then by the literals."""
+_Literals = Callable[[Sequence[str | None]], _Key]
+_Index = Mapping[tuple[str, int], Sequence[tuple[tuple[int, ...], _Literals, Mapping[_Key, Sequence[_Candidate]]]]]
+"""By method and number of segments; then by which of them are holes, literals first; then by the literals, which are taken
+out of the segments."""
 
 
 class Matcher:
@@ -183,19 +186,21 @@ class Matcher:
             AmbiguousPath: the tool's server may read the path otherwise than we do; nothing may be sent.
         """
         path, _, query = target.partition("?")
-        self._refuse_unclear(path)
+        if _PLAIN.fullmatch(path) is None:
+            self._refuse_unclear(path)
         if query and (named := parameters(query)):
             self._refuse_second_word(named, method, path, query)
         if not self._is_managed:
             return self._read if method in SAFE_METHODS else self._write
-        segments = normalised_segments(path)
+        segments = normalised_segments(path) if "%" in path else path.removeprefix("/").split("/")
         found = _find(self._index, method, segments, query)
         if found is None and method == "HEAD":
             found = _find(self._index, "GET", segments, query)
         if found is not None:
             if found.is_mistakable:
                 self._refuse_mistakable(method, segments, query, found.found)
-            return Match(found.found, _params(found.pattern, segments), found.reason)
+            holes = found.pattern.holes
+            return Match(found.found, _params(holes, segments) if holes else {}, found.reason)
         if method not in SAFE_METHODS:
             return self._write
         if self._is_read_mistakable:
@@ -216,8 +221,6 @@ class Matcher:
                 raise AmbiguousPath(objection(f"the query parameter `{name}`", "the tool"))
 
     def _refuse_unclear(self, path: str) -> None:
-        if _PLAIN.fullmatch(path):
-            return
         if (self._is_managed or self._has_prefix) and _DOTS.search(path):
             raise AmbiguousPath("the path has a `.` or `..` segment; send the path it stands for")
         if self._is_managed and _UNCLEAR.search(path):
@@ -274,29 +277,35 @@ def _index(keyed: Iterable[tuple[_Key, _Candidate]]) -> _Index:
     shapes: dict[tuple[str, int], dict[tuple[int, ...], dict[_Key, list[_Candidate]]]] = {}
     for key, candidate in keyed:
         by_holes = shapes.setdefault((candidate.pattern.method, len(key)), {})
-        by_holes.setdefault(tuple(candidate.pattern.holes), {}).setdefault(key, []).append(candidate)
+        holes = tuple(candidate.pattern.holes)
+        by_holes.setdefault(holes, {}).setdefault(_literals(holes, len(key))(key), []).append(candidate)
     for by_holes in shapes.values():
         for by_literals in by_holes.values():
             for candidates in by_literals.values():
                 candidates.sort(key=lambda one: (-len(one.pattern.query), _CARE.index(one.found.tier)))
     return {
-        shape: sorted(by_holes.items(), key=lambda item: _holes_mask(item[0], shape[1]))
+        shape: [
+            (holes, _literals(holes, shape[1]), by_holes[holes])
+            for holes in sorted(by_holes, key=lambda holes: _holes_mask(holes, shape[1]))
+        ]
         for shape, by_holes in shapes.items()
     }
 
 
+def _literals(holes: tuple[int, ...], count: int) -> _Literals:
+    """Return what takes the segments that are no holes out of so many."""
+    places = [place for place in range(count) if place not in holes]
+    if len(places) == count:
+        return tuple
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda segments: tuple(segments[place] for place in places)
+
+
 def _find(index: _Index, method: str, segments: Sequence[str | None], query: str) -> _Candidate | None:
-    for holes, by_literals in index.get((method, len(segments)), ()):
-        key = tuple(segments)
-        if holes:
-            masked = list(segments)
-            for position in holes:
-                masked[position] = None
-            key = tuple(masked)
-            if any(not segments[position] for position in holes):
-                continue
-        candidates = by_literals.get(key)
-        if candidates is None:
+    for holes, literals, by_literals in index.get((method, len(segments)), ()):
+        candidates = by_literals.get(literals(segments))
+        if candidates is None or (holes and not all(map(segments.__getitem__, holes))):
             continue
         for candidate in candidates:
             if not candidate.pattern.query or _has_all(candidate.pattern.query, query):
@@ -322,8 +331,11 @@ def _has_all(required: tuple[tuple[str, str], ...], query: str) -> bool:
     return True
 
 
-def _params(pattern: Pattern, segments: list[str]) -> dict[str, str]:
+def _params(holes: Mapping[int, str], segments: list[str]) -> dict[str, str]:
     try:
-        return {name: unquote(segments[position], errors="strict") for position, name in pattern.holes.items()}
+        return {
+            name: unquote(segments[position], errors="strict") if "%" in segments[position] else segments[position]
+            for position, name in holes.items()
+        }
     except UnicodeDecodeError:
         raise AmbiguousPath("a path segment that the operation binds is not UTF-8; encode it as UTF-8") from None

@@ -141,10 +141,10 @@ class Exchange:
 
     def may_go_on(self) -> bool:
         """Return whether the connection can serve another exchange: both messages are over, and the tool means to go on."""
-        if not self.is_written:
-            return False
+        if self.whole is not None:
+            return self.is_written
         message = self.message
-        return self.whole is not None or (self.has_ended() and message is not None and not message.should_close)
+        return self.is_written and self.has_ended() and message is not None and not message.should_close
 
     def fail(self, error: ExchangeError) -> None:
         """Wake whoever waits for head or body. Once the answer is complete, nothing can take it back."""
@@ -169,15 +169,19 @@ _new_bodiless_parser = partial(_new_parser, response_with_body=False)
 
 
 class Connection(BaseProtocol):
-    """A connection. `on_idle_end` is called when it ends while it carries nothing, so that a pool can forget it."""
+    """A connection. `on_idle_end` is called when it ends while it carries nothing, so that a pool can forget it.
 
-    __slots__ = ("_alarm", "_early", "_exchange", "_is_spent", "_on_idle_end", "_poll")
+    Attributes:
+        alarm: its time bound; whoever keeps it idle sets how long.
+    """
+
+    __slots__ = ("_early", "_exchange", "_is_spent", "_on_idle_end", "_poll", "alarm")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, alarms: Alarms, on_idle_end: Callable[[Connection], None]
     ) -> None:
         super().__init__(loop)
-        self._alarm = Alarm(alarms, self)
+        self.alarm = Alarm(alarms, self)
         self._early: bytes | None = None
         self._exchange: Exchange | None = None
         self._is_spent = False
@@ -220,25 +224,26 @@ class Connection(BaseProtocol):
         assert transport is not None
         self._exchange = exchange
         exchange.is_sent = True
-        if body is None or (type(body) is BytesBody and len(body.data) <= COALESCED_BYTES):
-            transport.write(head if body is None else head + body.data)
-            self._written(exchange)
+        if body is None:
+            transport.write(head)
+        elif type(body) is BytesBody and len(body.data) <= COALESCED_BYTES:
+            transport.write(head + body.data)
         else:
             transport.write(head)
-            self._alarm.set(exchange.total_at)
+            self.alarm.set(exchange.total_at)
             exchange.upload = self._loop.create_task(self._upload(exchange, body))
+            return
+        self._written(exchange)
 
     def finish(self) -> bool:
         """End the exchange; return whether the connection may serve another. One that may not is closed."""
         exchange, self._exchange, self._parser = self._exchange, None, None
-        if exchange is not None and exchange.may_go_on() and self.is_open:
+        transport = self.transport
+        is_good = transport is not None and not self._is_spent and not transport.is_closing()
+        if is_good and exchange is not None and exchange.may_go_on():
             return True
         self._end(exchange)
         return False
-
-    def keep(self, until: float) -> None:
-        """Stay open, idle, until then (the loop's clock)."""
-        self._alarm.set(until)
 
     def abort(self) -> None:
         """End at once, whatever is under way. May be repeated."""
@@ -247,7 +252,7 @@ class Connection(BaseProtocol):
 
     def _end(self, exchange: Exchange | None) -> None:
         self._is_spent = True
-        self._alarm.stop()
+        self.alarm.stop()
         if exchange is not None and exchange.upload is not None:
             exchange.upload.cancel()
         if self.transport is not None:
@@ -258,7 +263,7 @@ class Connection(BaseProtocol):
     def data_received(self, data: bytes) -> None:
         """Called by the transport; with nothing by the parser's stream, to go on after a pause."""
         exchange, parser = self._exchange, self._parser
-        if exchange is None or exchange.has_ended():
+        if exchange is None or exchange.whole is not None or exchange.has_ended():
             if self._early is not None:
                 self._early += data
             elif data:
@@ -266,7 +271,9 @@ class Connection(BaseProtocol):
             return
         if parser is None:
             if not exchange.is_to_head and (whole := whole_answer(data)) is not None:
-                self._take(exchange, whole)
+                exchange.whole, exchange.phase = whole, _BODY
+                if not exchange.answer.done():
+                    exchange.answer.set_result(whole)
                 return
             new_parser = _new_bodiless_parser if exchange.is_to_head else _new_parser
             parser = self._parser = new_parser(self, self._loop)
@@ -285,21 +292,15 @@ class Connection(BaseProtocol):
         if is_switched:
             self._switch(bytes(tail))
         elif exchange.has_ended():
-            self._alarm.clear()
+            self.alarm.clear()
             if self._is_in_a_message():
                 self._is_spent = True
-        elif exchange.phase is Phase.BODY:
+        elif exchange.phase is _BODY:
             self._arm_body(exchange)
-
-    def _take(self, exchange: Exchange, whole: Reply) -> None:
-        exchange.whole, exchange.phase = whole, _BODY
-        self._alarm.clear()
-        if not exchange.answer.done():
-            exchange.answer.set_result(whole)
 
     def _switch(self, early: bytes) -> None:
         """HTTP is over here: what comes is kept for whoever asked for that, or goes with the connection."""
-        self._alarm.clear()
+        self.alarm.clear()
         self._is_spent = True
         self._early = early
         if self.transport is not None:
@@ -310,7 +311,7 @@ class Connection(BaseProtocol):
         transport, early = self.transport, self._early
         if transport is None or transport.is_closing() or early is None:
             raise ConnectionResetError("the tool has closed the connection")
-        self._alarm.stop()
+        self.alarm.stop()
         self._exchange = self.transport = self._parser = None
         return transport, early
 
@@ -329,7 +330,7 @@ class Connection(BaseProtocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Called by the transport."""
-        self._alarm.stop()
+        self.alarm.stop()
         self._is_spent = True
         exchange, parser, self._parser = self._exchange, self._parser, None
         if exchange is None:
@@ -351,9 +352,9 @@ class Connection(BaseProtocol):
         exchange = self._exchange
         if exchange is not None:
             if exchange.is_bounded:
-                self._alarm.set(exchange.total_at)
+                self.alarm.set(exchange.total_at)
             else:
-                self._alarm.clear()
+                self.alarm.clear()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Called by the stream, also where nothing was paused."""
@@ -374,11 +375,11 @@ class Connection(BaseProtocol):
         if exchange.phase is _UPLOAD:
             exchange.phase = _HEAD
             due = self._loop.time() + exchange.timings.first_byte_s
-            self._alarm.set(due if due < exchange.total_at else exchange.total_at)
+            self.alarm.set(due if due < exchange.total_at else exchange.total_at)
 
     def _arm_body(self, exchange: Exchange) -> None:
         due = self._loop.time() + exchange.timings.idle_s
-        self._alarm.set(min(due, exchange.total_at) if exchange.is_bounded else due)
+        self.alarm.set(min(due, exchange.total_at) if exchange.is_bounded else due)
 
     def ring(self) -> None:
         """Called by the alarm: a bound has passed."""
@@ -386,6 +387,8 @@ class Connection(BaseProtocol):
         if exchange is None:
             self.abort()
             return
+        if exchange.whole is not None:
+            return  # all of it is here, and whoever waits for it is about to give the connection back
         exchange.timed_out = self._clause(exchange)
         self._break(exchange, Overdue(exchange.timed_out))
 
@@ -442,13 +445,13 @@ class Connection(BaseProtocol):
         if not self._paused:
             return True
         if exchange.phase is Phase.UPLOAD:
-            self._alarm.set(min(self._loop.time() + exchange.timings.idle_s, exchange.total_at))
+            self.alarm.set(min(self._loop.time() + exchange.timings.idle_s, exchange.total_at))
         try:
             await self._drain_helper()
         except ConnectionError:
             return False
         if exchange.phase is Phase.UPLOAD:
-            self._alarm.set(exchange.total_at)
+            self.alarm.set(exchange.total_at)
         return self.transport is not None
 
 

@@ -55,18 +55,18 @@ def request_bytes(lines: ToolLines, request: Request) -> bytes:
     Raises:
         ValueError: HTTP cannot carry this request. The message names the offence and holds no secret.
     """
-    if request.method == "CONNECT":
+    method, body = request.method, request.body
+    if method == "CONNECT":
         raise ValueError("CONNECT asks for a tunnel, which a tool call cannot be")
     headers = request.headers if request.is_sifted else lines.sieve(request.headers)
-    fields = lines.host_line + field_lines(headers) + lines.credential_line + _framing(request)
+    if body is None:
+        # A method that is meant to have a body says so when it has none (RFC 9110 section 8.6).
+        framing = b"Content-Length: 0\r\n" if method in BODY_METHODS else b""
+    elif (size := body.size) is None:
+        framing = b"Transfer-Encoding: chunked\r\n"
+    else:
+        framing = b"Content-Length: %d\r\n" % size
     if request.upgrade:
-        fields += b"Connection: Upgrade\r\nUpgrade: %b\r\n" % request.upgrade
-    return request_head(request.method, lines.prefix + request.target, fields)
-
-
-def _framing(request: Request) -> bytes:
-    """How the body's end is told. A method that is meant to have a body says so when it has none (RFC 9110 8.6)."""
-    if request.body is None:
-        return b"Content-Length: 0\r\n" if request.method in BODY_METHODS else b""
-    size = request.body.size
-    return b"Transfer-Encoding: chunked\r\n" if size is None else b"Content-Length: %d\r\n" % size
+        framing += b"Connection: Upgrade\r\nUpgrade: %b\r\n" % request.upgrade
+    fields = lines.host_line + field_lines(headers) + lines.credential_line + framing
+    return request_head(method, lines.prefix + request.target, fields)

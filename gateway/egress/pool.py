@@ -87,7 +87,7 @@ class Pool:
             if self._is_closed:
                 connection.abort()
                 return
-            connection.keep(self._loop.time() + self._keepalive_s)
+            connection.alarm.set(self._loop.time() + self._keepalive_s)
             self._idle[connection] = None
 
     async def connect(self, name: str, limit_s: float) -> Connection | Broken:

@@ -15,6 +15,7 @@ from gateway.core.codes import Code
 from gateway.core.message import BytesBody
 from gateway.core.outcome import Refusal
 from gateway.core.problem import Problem, problem
+from gateway.core.remembered import Remembered
 from gateway.core.tokens import Entry, Scope, Tokens, presented, without_token
 from gateway.core.value import frozen
 from gateway.ingress.http import AtOnce, IncomingRequest, OutgoingResponse
@@ -34,17 +35,21 @@ class Caller:
 
 def caller_of(request: IncomingRequest) -> Caller | Refusal:
     """Return who sent a request, or why its word cannot be taken."""
-    if request.proven_agent is not None:
-        return Caller(request.proven_agent, is_proven=True)
+    proven = request.proven_agent
+    if proven is not None:
+        return Caller(proven, is_proven=True)
     told = request.field(b"seawall-agent")
     if told is None:
-        return Caller(request.peer or "local", is_proven=False)
+        return _unproven[request.peer or "local"]
     if not _NAME.fullmatch(told):
         return Refusal(
             code=Code.INVALID_ARGUMENTS,
             detail="The header Seawall-Agent must hold 1 to 128 letters, digits and . _ : -.",
         )
-    return Caller(told.decode("ascii"), is_proven=False)
+    return _unproven[told.decode("ascii")]
+
+
+_unproven = Remembered[str, Caller](lambda name: Caller(name, False))
 
 
 class Door:

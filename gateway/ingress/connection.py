@@ -293,7 +293,9 @@ class AgentConnection(BaseProtocol):
         self._alarm.set(self._loop.time() + LINGER_S)
 
     def ring(self) -> None:
-        """Called by the alarm: a bound has passed."""
+        """Called by the alarm: a bound has passed. While a request is answered there is none; it is set anew in the end."""
+        if self._task is not None:
+            return
         self.abort() if self._is_closing or self._left_over is not None else self.close()
 
     # --- requests
@@ -364,7 +366,6 @@ class AgentConnection(BaseProtocol):
             self._begin(request)
 
     def _begin(self, request: IncomingRequest) -> None:
-        self._alarm.clear()
         self._request = request
         self._task = self._loop.create_task(self._server.serve(request, self))
 

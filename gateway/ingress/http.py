@@ -35,10 +35,10 @@ from aiohttp.http import HttpVersion, HttpVersion10, HttpVersion11
 from aiohttp.http_exceptions import BadStatusLine, HttpProcessingError, LineTooLong
 
 from gateway.clock import Alarms
-from gateway.core.framing import Framing, frame_answer
+from gateway.core.framing import WITHOUT_BODY, Framing, frame_answer, ordinary_answer
 from gateway.core.headers import field_lines
 from gateway.core.known_heads import KnownHeads
-from gateway.core.message import Body, BytesBody, Headers
+from gateway.core.message import Body, BytesBody, Headers, Reply
 from gateway.core.problem import Problem
 from gateway.core.tokens import Entry
 from gateway.ingress.connection import HEAD_BYTES, AgentConnection, HeadTooLarge, Limits
@@ -61,18 +61,22 @@ _HEADS = 256
 _HEAD_KEPT = 4096
 """So many heads are known at a time, of so many bytes at most: larger ones are looked at each time."""
 
+_SMALL = 1 << 15
+"""Bytes of a body with which an idle connection has nobody wait: less than the transports' own mark of 64 KiB."""
+
 _NOT_AT_ONCE = frozenset({"HEAD", "CONNECT"})
 _VERSIONS = "Only HTTP/1.1 and HTTP/1.0 are spoken here."
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class OutgoingResponse:
     """What goes back to the agent.
 
     Attributes:
         headers: as they shall appear; the front adds framing where it is missing or wrong, Date where it is missing.
         body: given back (`aclose`, or `release` if given) in every case, also if nothing could be written.
+        reply: the tool's answer that the body is of, which is given back then.
         on_delivered: called once the kernel has taken the last byte; not called otherwise.
         takeover: after the head, the connection is this one's: it gets the transport and what the client has sent
             already, sets a protocol of its own, and returns once the connection is over. There is no body then.
@@ -85,6 +89,7 @@ class OutgoingResponse:
     on_delivered: Callable[[], None] | None = None
     release: Callable[[], Awaitable[None]] | None = None
     takeover: Takeover | None = None
+    reply: Reply | None = None
 
 
 Takeover = Callable[[asyncio.Transport, bytes], Awaitable[None]]
@@ -151,8 +156,7 @@ class HttpFront:
         self._listener: asyncio.Server | None = None
         self._socket: Path | None = None
         self._in_flight = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._idle: asyncio.Event | None = None
         self.is_draining = False
         self._date = (0, b"")
 
@@ -220,7 +224,7 @@ class HttpFront:
         """Wait until nothing is in flight; return False if it took longer than `limit_s`."""
         try:
             async with asyncio.timeout(limit_s):
-                await self._idle.wait()
+                await self._until_idle()
         except TimeoutError:
             return False
         return True
@@ -231,10 +235,16 @@ class HttpFront:
         for connection in list(self.connections):
             connection.abort()
             connection.cancel()
-        await self._idle.wait()
+        await self._until_idle()
         if self._socket is not None:
             self._socket.unlink(missing_ok=True)
             self._socket = None
+
+    async def _until_idle(self) -> None:
+        while self._in_flight:
+            idle = self._idle = self._idle or asyncio.Event()
+            idle.clear()
+            await idle.wait()
 
     def _accepted(self) -> AgentConnection:
         return AgentConnection(self, self._loop)
@@ -242,7 +252,6 @@ class HttpFront:
     async def serve(self, request: IncomingRequest, connection: AgentConnection) -> None:
         """Answer a request, and tell its connection when that is over. For connections: all that a request's task does."""
         self._in_flight += 1
-        self._idle.clear()
         is_kept = False
         try:
             response = None if request.manner is KNOWN else self._refusal(request)
@@ -255,12 +264,12 @@ class HttpFront:
                     response = self._refuse(
                         500, "The gateway has failed on this request. Nothing is known of its effect."
                     )
-            is_kept = await self._answered(request, connection, response)
+            is_kept = self._wrote(request, connection, response) or await self._answered(request, connection, response)
         except ConnectionError:
             pass  # the agent has left
         finally:
             self._in_flight -= 1
-            if not self._in_flight:
+            if self._idle is not None and not self._in_flight:
                 self._idle.set()
             connection.served(request, is_kept=is_kept)
 
@@ -357,6 +366,21 @@ class HttpFront:
         response.headers = (*response.headers, (b"Connection", b"close"))
         return response
 
+    def _wrote(self, request: IncomingRequest, connection: AgentConnection, response: OutgoingResponse) -> bool:
+        """Write a tool's small answer where nobody has to wait for anything. False: it has to be waited for, or more than
+        that, and nothing was done."""
+        reply, body, transport = response.reply, response.body, connection.transport
+        if reply is None or response.on_delivered is not None or type(body) is not BytesBody:
+            return False
+        if transport is None or transport.is_closing() or transport.get_write_buffer_size() or len(body.data) > _SMALL:
+            return False
+        data = self._ordinary(request, response, body.data)
+        if data is None:
+            return False
+        transport.write(data)
+        reply.end()
+        return True
+
     async def _answered(
         self, request: IncomingRequest, connection: AgentConnection, response: OutgoingResponse
     ) -> bool:
@@ -365,7 +389,15 @@ class HttpFront:
             if response.takeover is not None:
                 await self._hand_over(writer, connection, response, response.takeover)
                 return False
-            is_kept = await self._write(writer, request, response)
+            body = response.body
+            data = self._ordinary(request, response, body.data) if type(body) is BytesBody else None
+            if data is not None:
+                writer.write(data)
+                if connection.writing_paused:
+                    await writer.drain()
+                is_kept = True
+            else:
+                is_kept = await self._write(writer, request, response)
             if response.on_delivered is not None:
                 await writer.flush()
                 _call(response.on_delivered)
@@ -380,7 +412,25 @@ class HttpFront:
             writer.break_off(with_reset=True)
             raise ConnectionResetError("the answer was broken off") from error
         finally:
-            await (response.release() if response.release is not None else response.body.aclose())
+            reply = response.reply
+            if reply is not None:
+                if type(reply.body) is BytesBody:
+                    reply.end()
+                else:
+                    await reply.aclose()
+            elif response.release is not None:
+                await response.release()
+            elif type(response.body) is not BytesBody:
+                await response.body.aclose()
+
+    def _ordinary(self, request: IncomingRequest, response: OutgoingResponse, data: bytes) -> bytes | None:
+        """Return an answer whole, if it is an ordinary one; None where there is more to it."""
+        status, reason = response.status, response.reason
+        if self.is_draining or request.manner != KNOWN or request.method == "HEAD" or status in WITHOUT_BODY:
+            return None
+        if reason is None:
+            reason = _REASONS.get(status, b"")
+        return ordinary_answer(status, reason, response.headers, data, self._now())
 
     async def _hand_over(
         self, writer: ResponseWriter, connection: AgentConnection, response: OutgoingResponse, takeover: Takeover

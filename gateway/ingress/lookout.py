@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from gateway.core.message import Body, BytesBody
 from gateway.core.override import Lookout, lookout
 from gateway.core.routing import SAFE_METHODS
-from gateway.ingress.request import READ_BYTES, IncomingRequest, UploadBroken, whole_body
+from gateway.ingress.request import IncomingRequest, UploadBroken
 
 __all__ = ["Watched", "names_method", "watched"]
 
@@ -61,7 +61,7 @@ def watched(request: IncomingRequest, kind: str) -> Body | None:
     found = None if request.method in SAFE_METHODS else lookout(kind)
     if found is None:
         return request.stream()
-    data = whole_body(request.content, READ_BYTES)
+    data = request.in_one_piece()
     if data is None:
         return Watched(request.stream(), found)
     return None if found.finds(data) else request.stream()

@@ -21,7 +21,7 @@ from aiohttp.http import HttpVersion11
 
 from gateway.clock import Clock
 from gateway.core.budget import caps_of_header
-from gateway.core.call import Call, Handler
+from gateway.core.call import FORWARD, Call, Handler
 from gateway.core.canonical import action_namer, ambiguity, digests, is_json
 from gateway.core.codes import Code, Dispatched
 from gateway.core.environment import EVALUATED_LIMIT
@@ -32,8 +32,9 @@ from gateway.core.manifest import Tier
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request, body_bytes
 from gateway.core.outcome import RESULTS, Failed, InDoubt, Outcome, Refusal, Rejected, Success
 from gateway.core.override import SPELLINGS, objection, second_field
-from gateway.core.paths import BadTarget, split_target
+from gateway.core.paths import ToolTarget, split_target
 from gateway.core.problem import Problem, problem
+from gateway.core.remembered import Remembered
 from gateway.core.tool import AmbiguousPath, Catalog, Operation, ToolSpec
 from gateway.core.websocket import SWITCHING, VERSION, request_problem, switching
 from gateway.egress import Switched
@@ -67,6 +68,7 @@ _QUARANTINED: Final = Code.QUARANTINED
 _NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _KEY = re.compile(rb'"?[\x21\x23-\x5b\x5d-\x7e]{1,255}"?')
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_OURS = re.compile(rb"/seawall(?:[/?]|\Z)")
 _MCP = re.compile(rb"/seawall/mcp(?:[/?]|\Z)")
 _NO_TRACE = b"0" * 32
 _METHODS = b"GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE"
@@ -76,6 +78,9 @@ _NEVER_PASSED = frozenset({"TRACE", "CONNECT"})
 _ODD = _NEVER_PASSED | {"OPTIONS"}
 """Methods about which something has to be asked first."""
 
+
+_SAY_MORE: Final = SPELLINGS | {b"connection", b"prefer", b"seawall-budget", b"seawall-stage"}
+"""Fields that say something of a call that few calls say, and that has to be looked at."""
 
 _NO_MARKS: Headers = ()
 _REPLAYED: Headers = ((b"Seawall-Replayed", b"true"),)
@@ -175,7 +180,7 @@ class Proxy:
             self._forward.localise(request)
             if not request.target.startswith(b"/"):
                 return self._carry_as_proxy(request)
-        if request.target.startswith((b"/seawall/", b"/seawall?")) or request.target == b"/seawall":
+        if request.target.startswith(b"/seawall") and _OURS.match(request.target):
             if self.mcp is not None and _MCP.match(request.target):
                 return self.mcp(request)
             return self._runs(request)
@@ -234,23 +239,15 @@ class Proxy:
 
     async def _carry(self, request: IncomingRequest) -> OutgoingResponse:
         """Carry a call, if it is one that can be carried."""
-        passed = request.fields.get(b"via")
-        if passed is not None:
-            passed = b", ".join([value for name, value in request.headers if name.lower() == b"via"])
-        wrong = unfit(
-            request.target,
-            passed=passed,
-            pseudonym=self._pseudonym,
-            takes_urls=self._forward is not None,
-        )
-        if wrong is not None and request.method not in _NEVER_PASSED:
-            self._telemetry.refused("other", Code.INVALID_ARGUMENTS)
-            return refuse_request(*wrong)
+        if request.target[:1] != b"/" or b"via" in request.fields:
+            wrong = self._unfit(request)
+            if wrong is not None:
+                return wrong
         if not self.is_admitting or self._in_flight >= self._limits.in_flight:
             return self._refused("other", self._busy())
         self._in_flight += 1
         try:
-            if request.wants_websocket:
+            if request.manner.wants_websocket:
                 return await self._open_websocket(request)
             if request.method == "OPTIONS" and (last := _last_hop(request)) is not None:
                 return last
@@ -284,6 +281,17 @@ class Proxy:
                     await call.request.body.aclose()
         finally:
             self._in_flight -= 1
+
+    def _unfit(self, request: IncomingRequest) -> OutgoingResponse | None:
+        """Refuse what a gateway in front of tools has no business forwarding; None if it may be."""
+        passed = request.fields.get(b"via")
+        if passed is not None:
+            passed = b", ".join([value for name, value in request.headers if name.lower() == b"via"])
+        wrong = unfit(request.target, passed=passed, pseudonym=self._pseudonym, takes_urls=self._forward is not None)
+        if wrong is None or request.method in _NEVER_PASSED:
+            return None
+        self._telemetry.refused("other", Code.INVALID_ARGUMENTS)
+        return refuse_request(*wrong)
 
     async def _read_by_body(self, request: IncomingRequest, call: Call) -> OutgoingResponse:
         is_watched = "_method" not in call.operation.overrides
@@ -394,10 +402,11 @@ class Proxy:
     # --- making the call
 
     def _accept(self, request: IncomingRequest) -> Call | Refusal:
-        field = request.fields.get
-        if request.method in _NEVER_PASSED:
-            return Refusal(code=Code.INVALID_ARGUMENTS, detail=f"{request.method} is not passed on to tools.")
-        option = None if field(b"connection") is None else protected_option(request.headers)
+        fields, method = request.fields, request.method
+        if method in _NEVER_PASSED:
+            return Refusal(code=Code.INVALID_ARGUMENTS, detail=f"{method} is not passed on to tools.")
+        says_more = not _SAY_MORE.isdisjoint(fields)
+        option = protected_option(request.headers) if says_more else None
         if option is not None:
             return Refusal(
                 code=Code.INVALID_ARGUMENTS,
@@ -416,7 +425,7 @@ class Proxy:
                 detail=f"{tool.name} is an MCP server: it is served at {where} (and with all others at /seawall/mcp).",
             )
         try:
-            match = tool.match(request.method, rest.decode("ascii"))
+            match = tool.match(method, rest.decode("ascii"))
         except AmbiguousPath as error:
             return Refusal(code=Code.INVALID_ARGUMENTS, detail=str(error), dependency=tool.name)
         operation = match.operation
@@ -424,10 +433,10 @@ class Proxy:
             return Refusal(
                 code=Code.UNKNOWN_TOOL,
                 dependency=tool.name,
-                detail=f"{tool.name} is strict and declares no operation for {request.method} "
+                detail=f"{tool.name} is strict and declares no operation for {method} "
                 f"{rest.partition(b'?')[0].decode('ascii')}. Use one of: {', '.join(_declared(tool)) or 'none'}.",
             )
-        if not SPELLINGS.isdisjoint(request.fields) and (said := self._second_field(request, tool, operation)):
+        if says_more and (said := self._second_field(request, tool, operation)):
             return _said_twice(f"the header field `{said}`", tool)
         caller = caller_of(request)
         if isinstance(caller, Refusal):
@@ -435,51 +444,47 @@ class Proxy:
         named = self._run_name(request, caller)
         if isinstance(named, Refusal):
             return named
-        stage = field(b"seawall-stage") or b""
+        stage = fields.get(b"seawall-stage", b"") if says_more else b""
         if stage and not _NAME.fullmatch(stage):
             return _bad_header("Seawall-Stage", "1 to 128 letters, digits and . _ : -, the first a letter or digit")
         key = self._caller_key(request, tool)
         if isinstance(key, Refusal):
             return key
-        budget = budget_of(field(b"seawall-budget"), named[0])
+        budget = budget_of(fields.get(b"seawall-budget"), named[0]) if says_more else None
         if isinstance(budget, Refusal):
             return budget
-        now = self._clock.now()
-        return Call(
-            tool=tool,
-            operation=operation,
-            request=Request(
-                request.method,
-                rest,
-                request.headers if tool.admit is None else tool.admit(request.headers, self._seen(request)),
-                has_side_effects=not operation.is_read,
-                capture_answer=not operation.is_read,
-                fresh_connection=operation.tier is _PIVOT,
-            ),
-            agent=caller.name,
-            is_agent_proven=caller.is_proven,
-            started=now,
-            deadline=now + operation.timeouts.total,
-            trajectory=named[0],
-            is_run_named=named[1],
-            params=match.params,
-            caller_key=key,
-            wait_s=0.0 if field(b"prefer") is None else preferred_wait_s(request.headers),
-            stage=stage.decode("ascii"),
-            budget=budget,
-            traceparent=b"" if field(b"traceparent") is None else None,
+        now, is_read = self._clock.now(), operation.is_read
+        headers = request.headers if tool.admit is None else tool.admit(request.headers, self._seen(request))
+        sent = Request(method, rest, headers, None, not is_read, not is_read, operation.tier is _PIVOT)
+        call = Call(
+            tool,
+            operation,
+            sent,
+            caller.name,
+            now,
+            now + operation.timeouts.total,
+            *named,
+            caller.is_proven,
+            FORWARD,
+            match.params,
+            key,
         )
+        if b"traceparent" not in fields:
+            call.traceparent = b""
+        if says_more:
+            call.wait_s, call.stage, call.budget = preferred_wait_s(request.headers), stage.decode("ascii"), budget
+        return call
 
     def _tool(self, request: IncomingRequest) -> tuple[ToolSpec, bytes] | Refusal:
         """Return the tool that a target means, with path and query below it."""
-        if self._forward is not None and not request.target.startswith(b"/"):
+        target = split_target(request.target)
+        if isinstance(target, ToolTarget):
+            tool = self.catalog.tools.get(target.tool)
+            return self._unknown_tool(target.tool) if tool is None else (tool, target.rest)
+        if self._forward is not None and request.target[:1] != b"/":
             found = self._forward.find(request.method, request.target)
             return found if isinstance(found, Refusal) else (found.tool, found.rest)
-        target = split_target(request.target)
-        if isinstance(target, BadTarget):
-            return Refusal(code=Code.INVALID_ARGUMENTS, detail=target.detail)
-        tool = self.catalog.tools.get(target.tool)
-        return self._unknown_tool(target.tool) if tool is None else (tool, target.rest)
+        return Refusal(code=Code.INVALID_ARGUMENTS, detail=target.detail)
 
     def _second_field(self, request: IncomingRequest, tool: ToolSpec, operation: Operation) -> str | None:
         """Return a header field that would reach the tool and could replace method or path, or None."""
@@ -505,7 +510,7 @@ class Proxy:
     def _caller_key(self, request: IncomingRequest, tool: ToolSpec) -> str | Refusal | None:
         key = request.fields.get(b"idempotency-key")
         if key is None and tool.idempotency is not None:
-            key = request.fields.get(tool.idempotency.header.lower().encode("ascii"))
+            key = request.fields.get(_lowered[tool.idempotency.header])
         if key is None:
             return None
         if not _KEY.fullmatch(key):
@@ -626,9 +631,7 @@ class Proxy:
         match outcome:
             case Success(reply, is_replay):
                 marks = _marks(call)
-                if is_replay:
-                    marks += _REPLAYED
-                return self._pass_on(call, reply, marks)
+                return self._pass_on(call, reply, marks + _REPLAYED if is_replay else marks)
             case Rejected(refusal):
                 return self._refusal_of(call, refusal)
             case Failed(reply=reply) if reply is not None:
@@ -652,13 +655,9 @@ class Proxy:
         self.refusing.refused(tool, refusal.code)
 
     def _pass_on(self, call: Call, reply: Reply, marks: Headers) -> OutgoingResponse:
+        delivery = None if call.step is None else self._delivery(call)
         return OutgoingResponse(
-            status=reply.status,
-            reason=reply.reason,
-            headers=(*reply.headers, *marks),
-            body=reply.body,
-            on_delivered=self._delivery(call),
-            release=reply.aclose,
+            reply.status, reply.headers + marks, reply.body, reply.reason, delivery, None, None, reply
         )
 
     def _delivery(self, call: Call) -> Callable[[], None] | None:
@@ -799,6 +798,9 @@ def _no_answer(call: Call) -> Refusal:
 
 def _bad_header(name: str, shape: str) -> Refusal:
     return Refusal(code=Code.INVALID_ARGUMENTS, detail=f"The header {name} must hold {shape}.")
+
+
+_lowered = Remembered[str, bytes](lambda name: name.lower().encode("ascii"))
 
 
 def _declared(tool: ToolSpec) -> list[str]:

@@ -23,7 +23,7 @@ from gateway.egress.spool import Spool, TooLarge
 if TYPE_CHECKING:
     from gateway.ingress.connection import AgentConnection
 
-__all__ = ["KNOWN", "READ_BYTES", "IncomingRequest", "Manner", "UploadBroken", "asks_for_websocket", "whole_body"]
+__all__ = ["KNOWN", "READ_BYTES", "IncomingRequest", "Manner", "UploadBroken", "asks_for_websocket"]
 
 READ_BYTES = 1 << 16
 
@@ -63,7 +63,7 @@ def _is_welcome() -> bool:
     return True
 
 
-def whole_body(content: StreamReader, max_bytes: int) -> bytes | None:
+def _whole_body(content: StreamReader, max_bytes: int) -> bytes | None:
     """Return a body that is here, in one piece and no larger than `READ_BYTES`, and leave it there; None of any other.
 
     Most small ones are like that, and taking them out costs a hundred instructions.
@@ -95,7 +95,8 @@ class IncomingRequest:
         target: the raw request target.
         headers: raw fields in order, hop-by-hop ones included.
         manner: how its head has it treated.
-        content: what the parser puts the body into; let go of once all of it was taken out.
+        content: what the parser puts the body into, for the connection; let go of once all of it was taken out, empty where
+            there was no parser: who wants the body asks for it in one piece, whole, or as a stream.
         fields: the first value of each field, by its name in lower case.
         has_body: whether the request declares one, be it empty (`Content-Length: 0`).
         token: the entry of the token that came with it, once `ingress/caller.py` has looked.
@@ -241,14 +242,14 @@ class IncomingRequest:
 
     def in_one_piece(self) -> bytes | None:
         """Return the body, and leave it there, if all of it is here in one piece; else None."""
-        return whole_body(self.content, READ_BYTES) if self._whole is None else self._whole.data
+        return _whole_body(self.content, READ_BYTES) if self._whole is None else self._whole.data
 
     def whole(self, *, max_bytes: int) -> BytesBody | None:
         """Return the body if all of it is here, and little enough to be held; the same one if asked again. Else None, and it
         has to be read."""
         if self._whole is None:
             content = self.content
-            data = whole_body(content, max_bytes)
+            data = _whole_body(content, max_bytes)
             if data is None and content.is_eof() and content.exception() is None and content.total_bytes <= max_bytes:
                 data = content.read_nowait() if content.total_bytes <= READ_BYTES else None
             self._whole = None if data is None else BytesBody(data)

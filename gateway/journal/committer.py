@@ -260,12 +260,6 @@ class Committer:
             self._is_awake = True
             self._loop.call_soon(self._gather, 0)
 
-    def _ring(self) -> None:
-        """What nobody waits for has waited long enough: it goes now, or right behind the commit that is running."""
-        self._timer = None
-        self._is_due = True
-        self._wake()
-
     def _schedule(self) -> None:
         if self._urgent or self._is_due or self._is_closed or len(self._queue) >= self._settings.batch_appends:
             self._wake()
@@ -277,13 +271,18 @@ class Committer:
     def _arm(self, delay_s: float | None = None) -> None:
         if self._timer is None:
             delay_s = self._settings.lazy_s if delay_s is None else delay_s
-            self._timer = self._loop.call_later(delay_s, self._ring)
+            self._timer = self._loop.call_later(delay_s, self._fall_due)
+
+    def _fall_due(self) -> None:
+        """The time of what nobody waits for is up, be it during a commit, which it comes right after then."""
+        self._timer, self._is_due = None, True
+        self._wake()
 
     def _disarm(self) -> None:
+        self._is_due = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._is_due = False
 
     def _take(self) -> list[_Queued]:
         settings, size = self._settings, 0

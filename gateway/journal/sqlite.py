@@ -253,6 +253,14 @@ class SqliteJournal:
         self._committer.fences.lift(stream, fence)
         return entries
 
+    async def read_many(self, streams: Sequence[str]) -> list[list[Entry]]:
+        """Return the entries of each of some streams, with one trip to the reading thread."""
+        fences = [self._committer.fences.find(stream) for stream in streams]
+        entries = await self._read(statements.read_many, streams)
+        for stream, fence in zip(streams, fences, strict=True):
+            self._committer.fences.lift(stream, fence)
+        return entries
+
     async def head(self, stream: str) -> Head | None:
         """Return where a stream stands, from memory if it is in use."""
         fence = self._committer.fences.find(stream)

@@ -16,7 +16,18 @@ from gateway.journal.alone import plan_alone, write_alone
 from gateway.journal.plan import Plan, Standing, plan_batch
 from gateway.journal.sealer import ADD_ENVELOPE, Sealer, last_own_count
 
-__all__ = ["find_head", "find_key", "get_meta", "list_heads", "open_heads", "read", "recall", "totals", "write"]
+__all__ = [
+    "find_head",
+    "find_key",
+    "get_meta",
+    "list_heads",
+    "open_heads",
+    "read",
+    "read_many",
+    "recall",
+    "totals",
+    "write",
+]
 
 _HEAD = "name, version, state, is_open, agent, opened_at, changed_at"
 
@@ -136,6 +147,15 @@ def read(connection: sqlite3.Connection, stream: str, after: int) -> list[Entry]
     if rows and after + len(entries) < rows[0][0]:
         raise JournalCorrupt(f"entry {after + len(entries) + 1} of run {stream!r} is missing: restore a backup")
     return entries
+
+
+def read_many(connection: sqlite3.Connection, streams: Iterable[str]) -> list[list[Entry]]:
+    """Return the entries of each of some streams.
+
+    Raises:
+        JournalCorrupt: one is missing.
+    """
+    return [read(connection, stream, 0) for stream in streams]
 
 
 def find_head(connection: sqlite3.Connection, stream: str) -> Head | None:

@@ -11,7 +11,7 @@ from aiohttp.http import HttpResponseParser
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.core.answer import FIELDS, HEAD_BYTES, whole_answer
+from gateway.core.answer import _HEADS, FIELDS, HEAD_BYTES, whole_answer
 from gateway.core.headers import answer_head
 from gateway.core.message import BytesBody, Reply
 
@@ -134,3 +134,14 @@ def test_what_is_read_here_is_what_the_parser_reads(head: bytes, body: bytes) ->
     read = whole_answer(head + body)
     if read is not None:
         assert read == parsed(head + body)
+
+
+def test_few_heads_are_kept_and_none_that_is_large() -> None:
+    for number in range(600):
+        for body, is_whole in ((b"abc", True), (b"ab", False), (b"abcd", False), (b"abc", True)):
+            data = b"HTTP/1.1 200 OK\r\nX-Id: %d\r\nContent-Length: 3\r\n\r\n%b" % (number, body)
+            assert (whole_answer(data) is not None) is is_whole
+        assert 0 < len(_HEADS) <= 256
+    _HEADS.clear()
+    assert whole_answer(b"HTTP/1.1 200 OK\r\nX: %b\r\nContent-Length: 0\r\n\r\n" % (b"x" * 1024)) is not None
+    assert not _HEADS

@@ -1,5 +1,8 @@
 """What is matched and what is sent are the same bytes; whatever could be read in two ways is refused."""
 
+import re
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,3 +74,13 @@ def test_what_is_accepted_comes_back_byte_for_byte(target: bytes) -> None:
             target,
             b"/" + split.tool.encode() + b"/" + target[1 + len(split.tool) :],
         )
+
+
+@given(
+    st.lists(st.sampled_from([b"/", b"a", b"pay", b".", b"%2e", b"%", b";", b"?", b"#", b"\\", b"=", b"\xe9", b" "]))
+)
+def test_a_plain_target_is_split_as_any_other(words: list[bytes]) -> None:
+    target = b"/" + b"".join(words)
+    quick = split_target(target)
+    with patch("gateway.core.paths._PLAIN", re.compile(rb"(?!)()")):
+        assert split_target(target) == quick

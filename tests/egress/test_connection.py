@@ -74,3 +74,18 @@ async def test_there_is_a_parser_only_while_an_answer_comes_in_pieces() -> None:
         assert connection._parser is None
         assert connection.is_usable
     connection.abort()
+
+
+async def test_a_bound_that_passes_once_all_of_an_answer_is_here_means_nothing() -> None:
+    """Whoever waits for it may be woken later in the same turn of the loop."""
+    loop = asyncio.get_running_loop()
+    connection = Connection(loop, Alarms(loop), lambda _: None)
+    connection.connection_made(Sink())
+    exchange = Exchange(loop, LONG, is_bounded=True)
+    connection.begin(exchange, b"GET / HTTP/1.1\r\n\r\n", None)
+    connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    connection.ring()
+    assert exchange.timed_out == ""
+    assert connection.finish()
+    connection.ring()
+    assert not connection.is_open

@@ -89,6 +89,18 @@ async def test_a_body_cannot_replace_the_method(tmp_path: Path, path: str, kind:
             await refused(running, origin, answer, "the body's field `_method`")
 
 
+@pytest.mark.parametrize("path", ["/pay/search", "/pay/holds"])
+async def test_nor_can_one_behind_a_head_that_has_come_before(tmp_path: Path, path: str) -> None:
+    """It is not parsed then (docs/adr/0170), and looked through all the same."""
+    async with Origin() as origin, serving(tmp_path, origin.port, MANIFEST) as running:
+        for _ in range(4):
+            answer = await running.agent.send(
+                "POST", path, b"_method=DELETE", headers=[("Content-Type", FORM)], run="r"
+            )
+            await refused(running, origin, answer, "the body's field `_method`")
+        assert len(running.gateway._front.heads) > 0
+
+
 async def test_what_the_manifest_names_passes(tmp_path: Path) -> None:
     async with Origin() as origin, serving(tmp_path, origin.port, MANIFEST) as running:
         send = running.agent.send

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, cast
 
 import pytest
-from aiohttp.base_protocol import BaseProtocol
-from aiohttp.streams import StreamReader
 
 from gateway.core.message import BytesBody
 from gateway.core.override import lookout
@@ -22,13 +19,12 @@ class Asked:
     """As much of a request as is looked at."""
 
     def __init__(self, method: str, *pieces: bytes) -> None:
-        loop = asyncio.get_running_loop()
         self.method = method
-        self.content = StreamReader(BaseProtocol(loop), 1 << 16, loop=loop)
-        for piece in pieces:
-            self.content.feed_data(piece)
-        self.content._eof = True
+        self.pieces = pieces
         self.body = Pieces(pieces)
+
+    def in_one_piece(self) -> bytes | None:
+        return self.pieces[0] if len(self.pieces) == 1 else None
 
     def stream(self) -> Pieces:
         return self.body
