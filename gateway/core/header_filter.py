@@ -24,7 +24,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, AnyStr, Final
 
 from gateway.core.message import Headers
 from gateway.core.setting import Doc
@@ -105,21 +105,26 @@ def header_filter(settings: HeaderSettings | None, mode: ForwardedMode) -> Heade
         if not adds:
             return kept
         if mode is ForwardedMode.REPLACE:
-            kept = tuple([field for field in kept if field[0].lower() not in FORWARDED_FIELDS])
+            kept = tuple([field for field in kept if _dashed(field[0].lower()) not in FORWARDED_FIELDS])
         return kept + forwarded(seen, {name.lower() for name, _ in kept})
 
     return apply
 
 
 def _passes(settings: HeaderSettings) -> Callable[[bytes], bool]:
-    allowed, denied = _matcher(settings.allow), _matcher(settings.deny)
+    allowed, denied = _matcher(settings.allow), _matcher(_dashed(name) for name in settings.deny)
 
     def passes(name: bytes) -> bool:
         if name in _ALWAYS or name.startswith(_HANDSHAKE):
             return True
-        return (not settings.allow or allowed(name)) and not denied(name)
+        return (not settings.allow or allowed(name)) and not denied(_dashed(name))
 
     return passes
+
+
+def _dashed(name: AnyStr) -> AnyStr:
+    """To many servers `_` and `-` are the same in a name: what is kept from a tool is so in either spelling."""
+    return name.replace("_", "-") if isinstance(name, str) else name.replace(b"_", b"-")
 
 
 def _matcher(names: Iterable[str]) -> Callable[[bytes], bool]:

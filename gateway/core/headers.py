@@ -7,6 +7,8 @@ repeated ones included. Three additions for a gateway that carries money:
 * A peer cannot name an end-to-end field that matters away (Authorization, Cookie, Content-*, the idempotency key, the
   trace, our own): such options are ignored here, and `protected_option` lets ingress refuse the request outright.
 * `Seawall-*` is our own vocabulary. It reaches no tool, and no tool can speak it.
+* What reaches no tool does not reach it with `_` for `-` either: to servers that go by CGI's names (RFC 3875 section 4.1.18)
+  that is the same field, and the agent's could count in place of ours.
 * A head that we write is checked as a whole. No field, from whatever template, can smuggle in a second one.
 
 Left out: TE and trailers are always dropped, since the parser in use drops trailers (aiohttp#1652).
@@ -104,9 +106,10 @@ class Sieve:
 
     __slots__ = ("_fate",)
 
-    def __init__(self, names: Iterable[bytes]) -> None:
-        """`names` in lower case; "connection" has to be one of them."""
-        self._fate = Remembered[bytes, int](partial(_fate, names=frozenset(names))).__getitem__
+    def __init__(self, names: Iterable[bytes], *, is_for_tools: bool = True) -> None:
+        """`names` in lower case; "connection" has to be one of them. `is_for_tools`: `_` counts as `-`."""
+        alike = (_fate_at_tools, map(_dashed, names)) if is_for_tools else (_fate, names)
+        self._fate = Remembered[bytes, int](partial(alike[0], names=frozenset(alike[1]))).__getitem__
 
     def __call__(self, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
         """Return the fields that stay, in order."""
@@ -127,11 +130,19 @@ def _fate(spelt: bytes, names: frozenset[bytes]) -> int:
     return _GOES if name in names or name.startswith(OURS) else _STAYS
 
 
+def _fate_at_tools(spelt: bytes, names: frozenset[bytes]) -> int:
+    return _fate(_dashed(spelt), names)
+
+
+def _dashed(name: bytes) -> bytes:
+    return name.replace(b"_", b"-")
+
+
 _GOES: Final = 0
 _STAYS: Final = 1
 _NAMES_OTHERS: Final = 2
 _OF_REQUESTS = Sieve(OURS_IN_REQUESTS)
-_OF_ANSWERS = Sieve(HOP_BY_HOP)
+_OF_ANSWERS = Sieve(HOP_BY_HOP, is_for_tools=False)
 
 
 class AnswerHead(NamedTuple):

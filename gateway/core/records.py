@@ -779,7 +779,9 @@ def decode(kind: str, data: bytes) -> Record:
         )
     try:
         values = orjson.loads(data)
-        known = {name: value for name, value in values.items() if name in _FIELDS[cls]}
+        fields = _FIELDS[cls]
+        is_known = values.keys() <= fields
+        known = values if is_known else {name: value for name, value in values.items() if name in fields}
         if cls is StepCommitted:
             known["reply"] = RecordedReply(**known["reply"])
             if known.get("leak") is not None:
@@ -795,9 +797,8 @@ def decode(kind: str, data: bytes) -> Record:
         if known.get("compensator") is not None:
             bound = known["compensator"]
             known["compensator"] = BoundRequest(**{**bound, "headers": tuple(map(tuple, bound["headers"]))})
-        missing = _REQUIRED[cls] - known.keys()
-        if missing:
-            raise UnknownRecord(f"a {kind} record lacks {', '.join(sorted(missing))}")
+        if not known.keys() >= _REQUIRED[cls]:
+            raise UnknownRecord(f"a {kind} record lacks {', '.join(sorted(_REQUIRED[cls] - known.keys()))}")
         record: Record = cls(**known)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         if isinstance(error, UnknownRecord):

@@ -234,6 +234,9 @@ class Journal(Protocol):
         Sees every append whose future is done.
         """
 
+    async def read_many(self, streams: Sequence[str]) -> list[list[Entry]]:
+        """Return the entries of each of some streams, as `read` does, with one trip to where they are kept."""
+
     async def head(self, stream: str) -> Head | None:
         """Return where a stream stands, or None."""
 

@@ -117,6 +117,7 @@ class Committer:
         self._in_flight: list[_Queued] = []
         self._in_flight_notes: dict[str, bytes] = {}
         self._is_awake = False
+        self._is_due = False
         self._started = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
@@ -260,7 +261,7 @@ class Committer:
             self._loop.call_soon(self._gather, 0)
 
     def _schedule(self) -> None:
-        if self._urgent or self._is_closed or len(self._queue) >= self._settings.batch_appends:
+        if self._urgent or self._is_due or self._is_closed or len(self._queue) >= self._settings.batch_appends:
             self._wake()
         elif self._failure is not None:
             self._arm(self._settings.retry_s)
@@ -270,9 +271,15 @@ class Committer:
     def _arm(self, delay_s: float | None = None) -> None:
         if self._timer is None:
             delay_s = self._settings.lazy_s if delay_s is None else delay_s
-            self._timer = self._loop.call_later(delay_s, self._wake)
+            self._timer = self._loop.call_later(delay_s, self._fall_due)
+
+    def _fall_due(self) -> None:
+        """The time of what nobody waits for is up, be it during a commit, which it comes right after then."""
+        self._timer, self._is_due = None, True
+        self._wake()
 
     def _disarm(self) -> None:
+        self._is_due = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gateway.core.message import Body, BytesBody
@@ -115,6 +116,10 @@ class MemoryJournal:
         self._fences.lift(stream, self._fences.find(stream))
         known = self._streams.get(stream)
         return known.entries[after:] if known is not None else []
+
+    async def read_many(self, streams: Sequence[str]) -> list[list[Entry]]:
+        """Return a copy of each stream's entries."""
+        return [await self.read(stream) for stream in streams]
 
     async def head(self, stream: str) -> Head | None:
         """Return where a stream stands, or None."""

@@ -7,7 +7,7 @@ are not touched. A head is written once a batch, however many appends moved it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from gateway.journal import Append, Conflict, Head, JournalError
@@ -23,14 +23,8 @@ class Standing(NamedTuple):
     head: Head
 
 
-class Facts(NamedTuple):
-    """What the envelope of a record says beyond the record itself."""
-
-    stream: str
-    effect: str
-    destination: str
-    route: str
-    producer: str
+Facts = tuple[str, str, str, str, str]
+"""What the envelope of a record says beyond the record itself: stream, effect, destination, route, producer."""
 
 
 @dataclass(slots=True)
@@ -42,26 +36,30 @@ class Plan:
         records: (stream id, n, kind, at, data), in the order of commit.
         facts: for each record, what its envelope says beyond it.
         claims: (digest, stream id, step, expires_at); a later claim on a digest wins.
-        created, changed: heads to insert and to update, by name.
+        created: heads to insert, by name.
+        advanced: heads that only have another version and time of change: no index by name or state needs to be touched.
+        changed: heads to update in other ways.
         opened: how many more streams are open afterwards; negative if fewer.
     """
 
-    errors: list[JournalError | None] = field(default_factory=list)
-    records: list[tuple[int, int, str, int, bytes]] = field(default_factory=list)
-    facts: list[Facts] = field(default_factory=list)
-    claims: list[tuple[bytes, int, int, int]] = field(default_factory=list)
-    created: dict[str, Standing] = field(default_factory=dict)
-    changed: dict[str, Standing] = field(default_factory=dict)
-    opened: int = 0
+    errors: list[JournalError | None]
+    records: list[tuple[int, int, str, int, bytes]]
+    facts: list[Facts]
+    claims: list[tuple[bytes, int, int, int]]
+    created: dict[str, Standing]
+    advanced: dict[str, Standing]
+    changed: dict[str, Standing]
+    opened: int
 
 
 def plan_batch(appends: Iterable[Append], known: Mapping[str, Standing], next_id: int) -> Plan:
     """Return what a batch writes, given the streams that exist (`known`) and the first free stream id."""
-    plan = Plan()
+    plan = Plan([], [], [], [], {}, {}, {}, 0)
+    latest: dict[str, Standing] = {}
     failed: dict[str, JournalError] = {}
     for append in appends:
         name = append.stream
-        standing = plan.changed.get(name) or plan.created.get(name) or known.get(name)
+        standing = latest.get(name) or known.get(name)
         error = _refusal(append, standing, failed.get(name))
         plan.errors.append(error)
         if error is not None:
@@ -69,18 +67,32 @@ def plan_batch(appends: Iterable[Append], known: Mapping[str, Standing], next_id
             continue
         plan.opened += append.is_open - (standing is not None and standing.head.is_open)
         if standing is None:
-            plan.created[name] = standing = Standing(next_id, _head_after(append, append.entries[0].at))
+            stream, opened_at = next_id, append.entries[0].at
             next_id += 1
         else:
-            standing = Standing(standing.id, _head_after(append, standing.head.opened_at))
-            (plan.created if name in plan.created else plan.changed)[name] = standing
-        stream, route = standing.id, route_status(append.state, append.is_open)
-        for n, entry in enumerate(append.entries, append.expected + 1):
-            plan.records.append((stream, n, entry.kind, entry.at, entry.data))
-            plan.facts.append(Facts(name, entry.effect, entry.destination, route, append.agent))
-        for claim in append.claims:
-            plan.claims.append((claim.digest, stream, claim.step, claim.expires_at))
+            stream, opened_at = standing.id, standing.head.opened_at
+        latest[name] = Standing(stream, _head_after(append, opened_at))
+        _add_rows(plan, append, stream)
+    for name, standing in latest.items():
+        _heads_of(plan, known.get(name), standing.head)[name] = standing
     return plan
+
+
+def _add_rows(plan: Plan, append: Append, stream: int) -> None:
+    route = route_status(append.state, append.is_open)
+    for n, entry in enumerate(append.entries, append.expected + 1):
+        plan.records.append((stream, n, entry.kind, entry.at, entry.data))
+        plan.facts.append((append.stream, entry.effect, entry.destination, route, append.agent))
+    for claim in append.claims:
+        plan.claims.append((claim.digest, stream, claim.step, claim.expires_at))
+
+
+def _heads_of(plan: Plan, known: Standing | None, head: Head) -> dict[str, Standing]:
+    if known is None:
+        return plan.created
+    before = known.head
+    is_same = before.state == head.state and before.is_open == head.is_open and before.agent == head.agent
+    return plan.advanced if is_same else plan.changed
 
 
 def route_status(state: str, is_open: bool) -> str:
@@ -98,12 +110,5 @@ def _refusal(append: Append, standing: Standing | None, earlier: JournalError | 
 
 
 def _head_after(append: Append, opened_at: int) -> Head:
-    return Head(
-        stream=append.stream,
-        version=append.expected + len(append.entries),
-        state=append.state,
-        is_open=append.is_open,
-        agent=append.agent,
-        opened_at=opened_at,
-        changed_at=append.entries[-1].at,
-    )
+    version, changed_at = append.expected + len(append.entries), append.entries[-1].at
+    return Head(append.stream, version, append.state, append.is_open, append.agent, opened_at, changed_at)

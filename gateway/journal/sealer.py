@@ -98,6 +98,11 @@ class Sealer:
         found = ring.find(key) or ring.active
         return cls(ring, found, epoch, boot, position, mac, last_own_count(connection))
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next row follows this one, without a look at the file or another key in between."""
+        return not self.is_stale and self.ring.active.id == self.key.id
+
     def begin(self, connection: sqlite3.Connection) -> None:
         """Make sure, inside a transaction, that the chain goes on where the file ends."""
         if self.is_stale:

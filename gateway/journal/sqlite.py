@@ -36,6 +36,7 @@ from gateway.journal import (
     JournalUnavailable,
     KeyOwner,
     Pruned,
+    alone,
     retention,
     schema,
     statements,
@@ -237,7 +238,7 @@ class SqliteJournal:
         """Bring cache and counters to where a committed batch left the file."""
         self._streams += len(plan.created)
         self._entries += len(plan.records)
-        for name, standing in (*plan.created.items(), *plan.changed.items()):
+        for name, standing in (*plan.created.items(), *plan.changed.items(), *plan.advanced.items()):
             self._standings.pop(name, None)
             if standing.head.is_open:
                 self._standings[name] = standing
@@ -250,6 +251,14 @@ class SqliteJournal:
         fence = self._committer.fences.find(stream)
         entries = await self._read(statements.read, stream, after)
         self._committer.fences.lift(stream, fence)
+        return entries
+
+    async def read_many(self, streams: Sequence[str]) -> list[list[Entry]]:
+        """Return the entries of each of some streams, with one trip to the reading thread."""
+        fences = [self._committer.fences.find(stream) for stream in streams]
+        entries = await self._read(statements.read_many, streams)
+        for stream, fence in zip(streams, fences, strict=True):
+            self._committer.fences.lift(stream, fence)
         return entries
 
     async def head(self, stream: str) -> Head | None:
@@ -508,6 +517,7 @@ def _prepare(
         schema.configure(connection)
         schema.migrate(connection, schema.load_migrations(), _now())
         schema.check_tail(connection)
+        alone.prepare(connection)
         told = [read_checkpoint(checkpoint, ring)] if checkpoint.exists() else []
         if told and connection.execute("SELECT NOT EXISTS (SELECT 1 FROM envelope)").fetchone()[0]:
             raise JournalCorrupt(

@@ -12,10 +12,22 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 
 from gateway.journal import Append, Entry, Head, JournalCorrupt, KeyOwner
+from gateway.journal.alone import plan_alone, write_alone
 from gateway.journal.plan import Plan, Standing, plan_batch
 from gateway.journal.sealer import ADD_ENVELOPE, Sealer, last_own_count
 
-__all__ = ["find_head", "find_key", "get_meta", "list_heads", "open_heads", "read", "recall", "totals", "write"]
+__all__ = [
+    "find_head",
+    "find_key",
+    "get_meta",
+    "list_heads",
+    "open_heads",
+    "read",
+    "read_many",
+    "recall",
+    "totals",
+    "write",
+]
 
 _HEAD = "name, version, state, is_open, agent, opened_at, changed_at"
 
@@ -41,6 +53,7 @@ TOTALS = (
 _ADD_RECORD = "INSERT INTO record (id, stream, n, kind, at, data) VALUES (?, ?, ?, ?, ?, ?)"
 _ADD_HEAD = f"INSERT INTO head (id, {_HEAD}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _MOVE_HEAD = "UPDATE head SET version = ?, state = ?, is_open = ?, agent = ?, changed_at = ? WHERE id = ?"
+_ADVANCE_HEAD = "UPDATE head SET version = ?, changed_at = ? WHERE id = ?"
 _CLAIM = (
     "INSERT INTO caller_key (digest, stream, step, expires_at) VALUES (?, ?, ?, ?) ON CONFLICT (digest) "
     "DO UPDATE SET stream = excluded.stream, step = excluded.step, expires_at = excluded.expires_at"
@@ -50,6 +63,8 @@ _PROBE = (
     "INSERT INTO meta (name, value) VALUES ('probe', randomblob(8)) "
     "ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 )
+
+_NEXT_ID = "SELECT coalesce(max(id), 0) + 1 FROM head"
 
 _LATEST = (1 << 63) - 1
 
@@ -64,7 +79,7 @@ def write(
     """Commit a batch in one transaction and return what was written.
 
     Args:
-        connection: the one that writes.
+        connection: the one that writes, made ready by `alone.prepare`.
         sealer: the journal's chain.
         appends: in order; those that conflict are left out.
         notes: values to remember.
@@ -73,30 +88,45 @@ def write(
     Raises:
         sqlite3.Error: nothing was written, or it is unknown whether; no transaction is left open.
     """
-    connection.execute("BEGIN IMMEDIATE")
+    cursor = connection.cursor()
     try:
-        plan = plan_batch(appends, _standings(connection, appends, cached), _next_id(connection))
-        connection.executemany(_ADD_HEAD, (_head_row(standing) for standing in plan.created.values()))
-        connection.executemany(_MOVE_HEAD, (_move_row(standing) for standing in plan.changed.values()))
-        if plan.records:
-            sealer.begin(connection)
-            sealer.turn(connection, plan.records[-1][3])
-            first = sealer.position + 1
-            connection.executemany(_ADD_RECORD, ((id, *record) for id, record in enumerate(plan.records, first)))
-            connection.executemany(ADD_ENVELOPE, sealer.seal(plan))
-        if plan.claims:
-            connection.executemany(_CLAIM, plan.claims)
-        if notes:
-            connection.executemany(_NOTE, notes.items())
-        if not appends and not notes:
-            connection.execute(_PROBE)
-        connection.execute("COMMIT")
+        if len(appends) == 1 and not notes and (plan := plan_alone(sealer, appends[0], cached)) is not None:
+            write_alone(cursor, sealer, plan)
+        else:
+            plan = _write_all(connection, cursor, sealer, appends, notes, cached)
     except BaseException:
         sealer.is_stale = True
         if connection.in_transaction:
             with contextlib.suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
         raise
+    return plan
+
+
+def _write_all(
+    connection: sqlite3.Connection,
+    cursor: sqlite3.Cursor,
+    sealer: Sealer,
+    appends: Sequence[Append],
+    notes: Mapping[str, bytes],
+    cached: Mapping[str, Standing],
+) -> Plan:
+    cursor.execute("BEGIN IMMEDIATE")
+    plan = plan_batch(appends, *_known(cursor, appends, cached))
+    _write_heads(cursor, plan)
+    if plan.records:
+        sealer.begin(connection)
+        sealer.turn(connection, plan.records[-1][3])
+        first = sealer.position + 1
+        cursor.executemany(_ADD_RECORD, [(id, *record) for id, record in enumerate(plan.records, first)])
+        cursor.executemany(ADD_ENVELOPE, sealer.seal(plan))
+    if plan.claims:
+        cursor.executemany(_CLAIM, plan.claims)
+    if notes:
+        cursor.executemany(_NOTE, notes.items())
+    if not appends and not notes:
+        cursor.execute(_PROBE)
+    cursor.execute("COMMIT")
     return plan
 
 
@@ -117,6 +147,15 @@ def read(connection: sqlite3.Connection, stream: str, after: int) -> list[Entry]
     if rows and after + len(entries) < rows[0][0]:
         raise JournalCorrupt(f"entry {after + len(entries) + 1} of run {stream!r} is missing: restore a backup")
     return entries
+
+
+def read_many(connection: sqlite3.Connection, streams: Iterable[str]) -> list[list[Entry]]:
+    """Return the entries of each of some streams.
+
+    Raises:
+        JournalCorrupt: one is missing.
+    """
+    return [read(connection, stream, 0) for stream in streams]
 
 
 def find_head(connection: sqlite3.Connection, stream: str) -> Head | None:
@@ -166,23 +205,33 @@ def totals(connection: sqlite3.Connection) -> tuple[int, int, int]:
     return streams, is_open, rows - last_own_count(connection)
 
 
-def _standings(
-    connection: sqlite3.Connection, appends: Iterable[Append], cached: Mapping[str, Standing]
-) -> dict[str, Standing]:
-    standings: dict[str, Standing] = {}
-    for name in dict.fromkeys(append.stream for append in appends):
-        standing = cached.get(name)
-        if standing is None:
-            row = connection.execute(STANDING, (name,)).fetchone()
-            standing = Standing(row[0], _head(row[1:])) if row is not None else None
-        if standing is not None:
-            standings[name] = standing
-    return standings
+def _known(
+    cursor: sqlite3.Cursor, appends: Iterable[Append], cached: Mapping[str, Standing]
+) -> tuple[dict[str, Standing], int]:
+    """Return the standings of the streams that exist, and the first free stream id if one does not."""
+    known: dict[str, Standing] = {}
+    missing: dict[str, None] = {}
+    for append in appends:
+        name = append.stream
+        if (standing := cached.get(name)) is not None:
+            known[name] = standing
+        else:
+            missing[name] = None
+    for name in missing:
+        row = cursor.execute(STANDING, (name,)).fetchone()
+        if row is not None:
+            known[name] = Standing(row[0], _head(row[1:]))
+    return known, cursor.execute(_NEXT_ID).fetchone()[0] if missing else 0
 
 
-def _next_id(connection: sqlite3.Connection) -> int:
-    latest: int = connection.execute("SELECT coalesce(max(id), 0) FROM head").fetchone()[0]
-    return latest + 1
+def _write_heads(cursor: sqlite3.Cursor, plan: Plan) -> None:
+    if plan.created:
+        cursor.executemany(_ADD_HEAD, [_head_row(standing) for standing in plan.created.values()])
+    if plan.changed:
+        cursor.executemany(_MOVE_HEAD, [_move_row(standing) for standing in plan.changed.values()])
+    if plan.advanced:
+        heads = [(head.version, head.changed_at, id) for id, head in plan.advanced.values()]
+        cursor.executemany(_ADVANCE_HEAD, heads)
 
 
 def _head(row: Sequence[object]) -> Head:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -47,7 +47,7 @@ from gateway.core.saga import Command, Commit, Open, decide
 from gateway.core.sparse import NONE, NOTHING
 from gateway.core.trajectory import IllegalRecord, Phase, StepState, Trajectory, evolve
 from gateway.core.watchdog import Watchdog
-from gateway.journal import Append, Entry, Journal, JournalCorrupt, JournalUnavailable, KeyClaim
+from gateway.journal import Append, Entry, Head, Journal, JournalCorrupt, JournalUnavailable, KeyClaim
 from gateway.journal.aside import Aside, Ended, Observation, is_observation
 from gateway.telemetry import Telemetry
 
@@ -76,6 +76,9 @@ GENERATIONS = 16
 
 TOGETHER = 50
 """Runs to which something is done in one pass of the event loop, so that no call waits for longer than milliseconds."""
+
+_RECORDS_TOGETHER = 400
+"""Records that are folded in one pass: those of `TOGETHER` usual runs."""
 
 READS_S = 0.1
 """How long a read waits for others of its run before it is recorded; lazily journaled ones may be lost in a crash anyway."""
@@ -792,17 +795,28 @@ class Trajectories:
             JournalCorrupt: a record cannot be read, or cannot follow the ones before it; names it.
             JournalUnavailable: the journal cannot be read or written.
         """
+        await self.journal.flush()  # what is on its way there is read, too
         found: list[Run] = []
         after = ""
         while heads := await self.journal.open_heads(after, _PAGE):
-            for start in range(0, len(heads), TOGETHER):
-                # Several at a time, so that reading one overlaps with folding another; few, so that calls get their turn.
-                page = [head for head in heads[start : start + TOGETHER] if not head.stream.startswith(OWN)]
-                runs = await asyncio.gather(*(self.find(head.stream) for head in page))
-                found.extend(run for run in runs if run is not None)
+            for names in _portions(heads):
+                found.extend(await self._read_together(names))
             after = heads[-1].stream
         await self.journal.flush()
         return found
+
+    async def _read_together(self, names: Sequence[str]) -> list[Run]:
+        """Return runs by name: those that are nowhere in memory with one reading for all of them."""
+        unknown = [name for name in names if not self._is_at_hand(name)]
+        entries = dict(zip(unknown, await self.journal.read_many(unknown), strict=True))
+        runs = []
+        for name in names:
+            is_nowhere = name in entries and not self._is_at_hand(name)  # nobody has asked for it meanwhile
+            runs.append(self._folded(name, entries[name], None) if is_nowhere else await self.find(name))
+        return [run for run in runs if run is not None]
+
+    def _is_at_hand(self, name: str) -> bool:
+        return name in self._runs or name in self._closed or name in self._loading
 
     async def _load(self, name: str) -> Run | None:
         lost = self._runs.get(name)
@@ -816,6 +830,10 @@ class Trajectories:
         made = self._runs.get(name)
         if made is not None and made is not lost:
             return made  # opened by another caller while this one was reading: there is only ever one
+        return self._folded(name, entries, lost)
+
+    def _folded(self, name: str, entries: Sequence[Entry], lost: Run | None) -> Run | None:
+        """Fold what was read of a run, and put it in its place; `lost`: the one that it takes the place of."""
         if not entries:
             if lost is not None:
                 return self._reset(lost)
@@ -902,6 +920,22 @@ class Trajectories:
             elif number not in run.busy:
                 known.append(_crashed(number))
         self.record(run, known)
+
+
+def _portions(heads: Iterable[Head]) -> Iterator[list[str]]:
+    """Give the names of agents' runs in portions that may be folded in one pass of the event loop."""
+    names: list[str] = []
+    records = 0
+    for head in heads:
+        if head.stream.startswith(OWN):
+            continue
+        names.append(head.stream)
+        records += head.version
+        if len(names) == TOGETHER or records >= _RECORDS_TOGETHER:
+            yield names
+            names, records = [], 0
+    if names:
+        yield names
 
 
 def _intended(staged: StepStaged) -> StepIntended:

@@ -79,3 +79,11 @@ def test_a_forwarded_element_is_well_formed(seen: Seen, element: bytes) -> None:
 
 def test_the_list_is_in_lower_case() -> None:
     assert all(name == name.lower() for name in FORWARDED_FIELDS)
+
+
+def test_what_is_denied_is_so_in_either_spelling() -> None:
+    """To many servers `X_Secret` is `X-Secret`."""
+    headers = ((b"X_Secret", b"1"), (b"x-secret", b"2"), (b"X_Forwarded_For", b"3"))
+    assert names(through(HeaderSettings(deny=("x-secret",)), headers)) == [b"X_Forwarded_For"]
+    assert names(through(HeaderSettings(deny=("X_Sec*",)), headers)) == [b"X_Forwarded_For"]
+    assert b"X_Forwarded_For" not in names(through(None, headers, ForwardedMode.REPLACE))

@@ -4,6 +4,7 @@ import pytest
 
 from gateway.core.headers import (
     HOP_BY_HOP,
+    Sieve,
     answer_fields,
     field_lines,
     protected_option,
@@ -27,6 +28,15 @@ def test_hop_by_hop_fields_pass_in_neither_direction(name: bytes, spell: object)
 @pytest.mark.parametrize("name", [b"Host", b"Content-Length", b"Expect", b"Seawall-Trajectory", b"SEAWALL-anything"])
 def test_fields_that_are_ours_do_not_reach_the_tool(name: bytes) -> None:
     assert request_fields((*KEPT, (name, b"x"))) == KEPT
+
+
+@pytest.mark.parametrize("name", [b"Content_Length", b"keep_alive", b"SEAWALL_Trajectory", b"Transfer_Encoding"])
+def test_what_reaches_no_tool_does_not_in_another_spelling(name: bytes) -> None:
+    """WSGI, CGI and PHP take `_` and `-` for the same; agents do not."""
+    assert request_fields((*KEPT, (name, b"x"))) == KEPT
+    assert answer_fields((*KEPT, (name, b"x"))) == (*KEPT, (name, b"x"))
+    keyed = Sieve({b"connection", b"x-api_key"})
+    assert keyed(((b"X_Api_Key", b"1"), (b"x-api-key", b"2"), (b"X_Other", b"3"))) == ((b"X_Other", b"3"),)
 
 
 def test_end_to_end_fields_keep_order_spelling_repeats_and_bytes() -> None:

@@ -44,6 +44,7 @@ TOKENS = (
     b"X-HTTP-Method-Override: DELETE\r\n", b"x_method_override: PUT\r\n", b"X-Original-URL: /v1/danger\r\n", b"&_method=PUT",
     b"Content-Type: application/x-www-form-urlencoded\r\n", b"Content-Type: application/json\r\n", b"?_method=PUT",
     b"%5fmethod=", b'{"_method":"PUT"}', b'{"\\u005fmethod":1}', b"Content-Type: multipart/form-data; boundary=b\r\n",
+    b"X_Forwarded_For: 1\r\n", b"Seawall_X: 1\r\n", b"Content_Length: 9\r\n",
     b"--b\r\n", b"--b--", b'Content-Disposition: form-data; name="_method"\r\n\r\nPUT\r\n',
 )  # fmt: skip
 
@@ -107,7 +108,9 @@ def _decided(seen: Read) -> None:
     if _says_more(seen):
         return
     _says_it_once(seen)
-    kept = [field for field in request_fields(tuple(seen.fields)) if field[0] not in FORWARDED_FIELDS]
+    kept = [
+        field for field in request_fields(tuple(seen.fields)) if field[0].replace(b"_", b"-") not in FORWARDED_FIELDS
+    ]
     for body in (BytesBody(seen.body), Pieces((seen.body[:2], seen.body[2:]))):
         try:
             data = sent(Request(method, split.rest, tuple(seen.fields), body))

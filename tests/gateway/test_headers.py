@@ -40,6 +40,23 @@ async def test_a_tools_list_holds_for_every_method(tmp_path: Path, method: str) 
         assert not names & {"x-ab", "cookie", "x-b"}
 
 
+async def test_an_agents_field_does_not_stand_beside_ours_in_another_spelling(tmp_path: Path) -> None:
+    """A WSGI tool would take whichever comes last for the credential, or for the key by which it knows a repeat."""
+    text = MANIFEST.replace("headers: {allow: [accept, x-a*], deny: [x-ab]}", "idempotency: {header: Idempotency-Key}")
+    lie = [
+        ("X_Key", "mine"),
+        ("Idempotency_Key", "mine"),
+        ("X_Forwarded_For", "10.0.0.1"),
+        ("Seawall_Step", "1"),
+        ("X_Y", "1"),
+    ]
+    async with Origin() as origin, serving(tmp_path, origin.port, text) as running:
+        await running.agent.send("POST", "/narrow/holds", {}, headers=lie)
+        names = reached(origin.requests[0])
+        assert names >= {"x-key", "idempotency-key", "x_y"}
+        assert not names & {"x_key", "idempotency_key", "x_forwarded_for", "seawall_step"}
+
+
 async def test_what_the_manifest_itself_sends_is_on_no_list(tmp_path: Path) -> None:
     async with Origin() as origin, serving(tmp_path, origin.port, MANIFEST) as running:
         await running.agent.send("POST", "/narrow/holds", {}, run="r")

@@ -108,6 +108,7 @@ class Connection:
         self._raw = apsw.Connection(str(path), vfs=disk.name)
         self.execute = self._raw.execute
         self.executemany = self._raw.executemany
+        self.cursor = self._raw.cursor
 
     @property
     def in_transaction(self) -> bool:

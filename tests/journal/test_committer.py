@@ -122,6 +122,20 @@ async def test_lazy_appends_during_a_commit_do_not_start_another_at_once(store, 
     assert store.batches == [["a"]]
 
 
+async def test_lazy_appends_whose_time_is_up_during_a_commit_go_right_after_it(store, make):
+    committer = make(lazy_s=0.0)
+    store.gate.clear()
+    durable = committer.append(append("a", 0))
+    await store.called.wait()
+    lazy = committer.append(append("b", 0), lazy=True)
+    while committer._timer is not None:
+        await asyncio.sleep(0)
+    store.gate.set()
+    await durable
+    await asyncio.wait_for(lazy, 5)
+    assert store.batches == [["a"], ["b"]]
+
+
 async def test_lazy_appends_go_by_themselves_after_a_while(store, make):
     committer = make(lazy_s=0.001)
     await asyncio.wait_for(committer.append(append("a", 0), lazy=True), 5)

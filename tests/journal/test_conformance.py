@@ -9,7 +9,7 @@ import hashlib
 import pytest
 
 from gateway.core.message import BytesBody
-from gateway.journal import Conflict, Entry, Head, JournalCorrupt, JournalUnavailable, KeyClaim, KeyOwner
+from gateway.journal import Conflict, Entry, Head, JournalCorrupt, JournalError, JournalUnavailable, KeyClaim, KeyOwner
 from tests.journal.backends import BACKENDS, append, entry, texts
 
 
@@ -109,6 +109,23 @@ async def test_an_append_after_one_that_failed_fails_too(journal):
     assert texts(await journal.read("run")) == ["a", "b"]
     await journal.append(append("run", 2, "seen"))
     assert texts(await journal.read("run")) == ["a", "b", "seen"]
+
+
+async def test_several_streams_are_read_together_as_each_is_read_alone(journal):
+    for name, entries in (("a", "12"), ("b", "3"), ("c", "456")):
+        await journal.append(append(name, 0, *entries))
+    read = await journal.read_many(["c", "nobody", "a"])
+    assert [texts(entries) for entries in read] == [["4", "5", "6"], [], ["1", "2"]]
+    assert await journal.read_many([]) == []
+
+
+async def test_reading_several_counts_as_reading_each_of_them_again(journal):
+    await journal.append(append("run", 0, "a"))
+    for expected in (5, 1):
+        with pytest.raises(JournalError):
+            await journal.append(append("run", expected, "b"))
+    await journal.read_many(["run"])
+    await journal.append(append("run", 1, "b"))
 
 
 async def test_asking_for_the_head_counts_as_reading_again(journal):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from gateway.journal import Conflict, Head, KeyClaim
 from gateway.journal.plan import Standing, plan_batch
 from tests.journal.backends import append
@@ -21,9 +25,21 @@ def test_a_head_is_written_once_however_many_appends_moved_it():
     assert plan.errors == [None] * 4
     assert [record[:2] for record in plan.records] == [(5, 1), (4, 3), (5, 2), (5, 3), (4, 4)]
     assert {name: standing.head.version for name, standing in plan.created.items()} == {"new": 3}
-    assert {name: standing.head.version for name, standing in plan.changed.items()} == {"old": 4}
-    assert (plan.changed["old"].head.opened_at, plan.changed["old"].head.changed_at) == (1, 9)
+    assert {name: standing.head.version for name, standing in plan.advanced.items()} == {"old": 4}
+    assert (plan.advanced["old"].head.opened_at, plan.advanced["old"].head.changed_at) == (1, 9)
+    assert not plan.changed
     assert plan.opened == 1
+
+
+@pytest.mark.parametrize("other", [{"state": "committed"}, {"is_open": False}, {"agent": "somebody"}])
+def test_a_head_that_differs_in_more_than_version_and_time_is_updated_whole(other):
+    """Also if the batch's last append to it says nothing new: what counts is what the file has."""
+    known = {"run": Standing(4, head("run", 2))}
+    appends = [append("run", 2, is_open=True), replace(append("run", 3), **other)]
+    plan = plan_batch(appends, known, 5)
+    assert (list(plan.changed), list(plan.advanced)) == (["run"], [])
+    again = [replace(appends[1], expected=2), replace(append("run", 3), **other)]
+    assert list(plan_batch(again, known, 5).changed) == ["run"]
 
 
 def test_after_a_failed_append_the_rest_of_the_stream_is_left_out():

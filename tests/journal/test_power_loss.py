@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.journal import Append, Entry, retention, schema, statements
+from gateway.journal import Append, Entry, alone, retention, schema, statements
 from gateway.journal.chain import open_chain
 from gateway.journal.keyring import KeyRing
 from gateway.journal.offline import verify_folder
@@ -51,6 +51,7 @@ def write_until_the_cut(folder: Path, seed: int, synchronous: str = "FULL") -> t
         connection.execute("PRAGMA wal_autocheckpoint = 40")
         connection.execute(f"PRAGMA synchronous = {synchronous}")
         schema.migrate(connection, schema.load_migrations(), 0)
+        alone.prepare(connection)
         sealer = open_chain(connection, ring, "boot", 0)
         cached: dict[str, Standing] = {}
         while True:
@@ -83,7 +84,7 @@ def _batch(connection, sealer, cached, chance, written):
         written.sent[name] = version + len(entries)
     plan = statements.write(connection, sealer, appends, {}, cached)
     assert not any(plan.errors)
-    cached.update({**plan.created, **plan.changed})
+    cached.update({**plan.created, **plan.changed, **plan.advanced})
     written.versions = dict(written.sent)
 
 

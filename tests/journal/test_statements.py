@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 
 import pytest
 
-from gateway.journal import JournalCorrupt, schema, statements
+from gateway.journal import JournalCorrupt, alone, schema, statements
 from gateway.journal.chain import open_chain
 from gateway.journal.keyring import KeyRing
 from tests.journal.backends import append
@@ -16,6 +17,7 @@ from tests.journal.backends import append
 def connection():
     connection = sqlite3.connect(":memory:", isolation_level=None)
     schema.migrate(connection, schema.load_migrations(), 0)
+    alone.prepare(connection)
     yield connection
     connection.close()
 
@@ -78,6 +80,36 @@ def test_a_stream_in_use_costs_no_look_up(connection, sealer):
     connection.set_trace_callback(traced.append)
     statements.write(connection, sealer, [append("a", 1)], {}, plan.created)
     assert not [sql for sql in traced if sql.startswith("SELECT id, name")]
+
+
+def test_a_batch_whose_heads_only_move_on_updates_no_more_than_that(connection, sealer):
+    """The short update of the heads leaves the index by name alone (docs/adr/0184): a page less in every commit."""
+    known = statements.write(connection, sealer, [append("a", 0), append("b", 0)], {}, {}).created
+    traced = []
+    connection.set_trace_callback(traced.append)
+    plan = statements.write(connection, sealer, [append("a", 1, at=7), append("b", 1, at=8)], {}, known)
+    connection.set_trace_callback(None)
+    assert [sql.split("(")[0] for sql in traced] == [
+        "BEGIN IMMEDIATE",
+        "UPDATE head SET version = 2, changed_at = 7 WHERE id = 1",
+        "UPDATE head SET version = 2, changed_at = 8 WHERE id = 2",
+        *["INSERT INTO record "] * 2,
+        *["INSERT INTO envelope "] * 2,
+        "COMMIT",
+    ]
+    assert [statements.find_head(connection, name) for name in "ab"] == [plan.advanced[name].head for name in "ab"]
+
+
+def test_a_head_is_found_as_it_was_written_whichever_way_it_moved(connection, sealer):
+    cached, others = (
+        {},
+        ({}, {}, {"state": "s2"}, {}, {"state": "s2", "agent": "b"}, {"state": "s2", "is_open": False}, {}),
+    )
+    for version, other in enumerate(others):
+        plan = statements.write(connection, sealer, [replace(append("a", version), **other)], {}, cached)
+        cached = {**plan.created, **plan.changed, **plan.advanced}
+        assert statements.find_head(connection, "a") == cached["a"].head
+        assert [head.stream for head in statements.open_heads(connection, "", 9)] == ["a"] * cached["a"].head.is_open
 
 
 def test_a_missing_entry_is_named(connection, sealer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from unittest import mock
 
@@ -13,6 +14,7 @@ from gateway.core.manifest import Tier
 from gateway.core.outbox import Send, next_finish
 from gateway.core.outcome import Refusal
 from gateway.core.records import (
+    BudgetTightened,
     ReadsObserved,
     RecordedReply,
     RecordedRequest,
@@ -27,7 +29,7 @@ from gateway.core.records import (
 from gateway.core.saga import Abort, Begin, Commit, Complete, Doubt, Open
 from gateway.core.sparse import excluding, including
 from gateway.core.trajectory import Phase, StepState
-from gateway.journal import Journal, JournalCorrupt, JournalUnavailable
+from gateway.journal import Entry, Journal, JournalCorrupt, JournalUnavailable
 from gateway.journal.memory import MemoryJournal
 from gateway.journal.trajectories import Read, Run, Trajectories
 from gateway.telemetry import Telemetry
@@ -149,6 +151,53 @@ async def test_recovery_finds_the_agents_implicit_run_again() -> None:
     after = trajectories(journal)
     await after.recover()
     assert a_run(after.current("ann")).state.id == run.state.id
+
+
+class Counting(MemoryJournal):
+    """Counts how many runs are read with each trip."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.together: list[int] = []
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def read_many(self, streams: Sequence[str]) -> list[list[Entry]]:
+        self.together.append(len(streams))
+        entries = await super().read_many(streams)
+        if self.meanwhile is not None:
+            await self.meanwhile()
+        return entries
+
+
+async def test_recovery_reads_fifty_runs_with_each_trip_and_fewer_where_they_are_long() -> None:
+    """A trip for each run was a third of a start; runs of many records would hold the loop."""
+    journal = Counting()
+    before = trajectories(journal)
+    for number in range(61):
+        run = a_run(await before.named(f"r{number:02}", Open(agent="ann")))
+        await do(before, run, begin())
+        if number == 0:
+            before.record(run, [BudgetTightened(caps={"usd": 5.0})] * 400, lazy=True)
+    await journal.flush()
+    await trajectories(journal).recover()
+    assert journal.together == [1, 50, 10]
+
+
+async def test_a_run_that_is_asked_for_while_recovery_reads_it_is_there_once() -> None:
+    journal = Counting()
+    before = trajectories(journal)
+    for name in ("r1", "r2"):
+        await do(before, a_run(await before.named(name, Open(agent="ann"))), begin())
+    after = trajectories(journal)
+    asked: list[Run | None] = []
+
+    async def ask() -> None:
+        asked.append(await after.find("r2"))
+
+    journal.meanwhile = ask
+    found = await after.recover()
+    assert [run.state.id for run in found] == ["r1", "r2"]
+    assert found[1] is asked[0]
 
 
 @pytest.mark.parametrize("takes_effect", [False, True])

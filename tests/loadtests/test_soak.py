@@ -1,5 +1,6 @@
 """The soak offers every kind of call, ends every run, and tells growth from what comes and goes."""
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -48,10 +49,24 @@ def test_the_table_shows_a_dozen_moments_and_the_verdict() -> None:
 def test_a_short_one_has_every_kind_of_call_and_no_wrong_answer(tmp_path: Path) -> None:
     """Whether memory is flat takes an hour to tell; what is tested is that the load is what it says."""
     page = tmp_path / "page.md"
+    figures = tmp_path / "figures.json"
     page.write_text(f"before\n{BEGIN}{END}\nafter\n")
     ran = CliRunner().invoke(
-        main, ["--minutes", "0.05", "--every", "0.5", "--data", str(tmp_path), "--markdown", str(page)]
+        main,
+        [
+            "--minutes",
+            "0.05",
+            "--every",
+            "0.5",
+            "--data",
+            str(tmp_path),
+            "--markdown",
+            str(page),
+            "--json",
+            str(figures),
+        ],
     )
+    assert json.loads(figures.read_text())["calls"]["read"] > 0
     assert "No wrong answers" in ran.output
     for kind in ("read", "write", "large", "stream", "refused", "commit"):
         assert f" {kind}" in ran.output.partition("Calls:")[2], ran.output

@@ -107,6 +107,9 @@ class SimJournal:
         self._committer.fences.lift(stream, fence)
         return list(entries)
 
+    async def read_many(self, streams: Sequence[str]) -> list[list[Entry]]:
+        return [await self.read(stream) for stream in streams]
+
     async def head(self, stream: str) -> Head | None:
         fence = self._committer.fences.find(stream)
         await self._access("head")
