@@ -14,6 +14,7 @@ from gateway.core.call import FORWARD, Call, Foreseeing, Handler, Passable, Stag
 from gateway.core.outcome import Outcome, Rejected
 from gateway.core.tool import Operation, ToolSpec
 from gateway.core.value import frozen
+from gateway.ordinary import ordinary
 from gateway.stages.admission import AdmissionStage
 from gateway.stages.approval import ApprovalStage, is_gated
 from gateway.stages.breaker import BreakerStage
@@ -197,7 +198,8 @@ class Pipeline:
         if len(self._roads) >= _ROADS:
             self._roads.clear()
         stages = [stage for stage, concerns in self._stages if concerns(tool, operation)]
-        road = self._roads[operation] = _Road(tool, compose(stages, self._innermost), *_shortcut(stages))
+        handler = ordinary(stages, self._innermost, tool, operation, compose) or compose(stages, self._innermost)
+        road = self._roads[operation] = _Road(tool, handler, *_shortcut(stages))
         return road
 
 

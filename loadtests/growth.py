@@ -1,15 +1,17 @@
 """Whether a call costs more because there is more of something: bytecode instructions, so the answer has no noise.
 
     python -m loadtests.growth                                   # exit code 1: something grew by more than 5 %
-    python -m loadtests.growth tools --markdown docs/performance.md
+    python -m loadtests.growth --most 10_000_000 --markdown docs/performance.md    # ten minutes and 7 GB of disk more
 
 The gateway of `loadtests.hotpath` is filled first (the journal on disk with records of runs that are over, the manifest with
-tools, memory with open runs), and then a call is counted. What SQLite does with a longer table is C, and not in the count.
+tools, memory with open runs), and then a call is counted. What SQLite does with a longer table is C, and not in the count:
+`loadtests.lengths` measures that.
 """
 
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,22 +20,18 @@ import click
 import uvloop
 
 from gateway.app import Gateway
-from gateway.core.records import ReadObserved
-from gateway.core.saga import Commit, Open
 from gateway.core.server import JournalBackend
-from gateway.journal.trajectories import Run
+from loadtests.bulk import prefill
 from loadtests.hotpath import standing, watched
 from loadtests.opcodes import Opcodes
 from loadtests.report import replace_section
 from loadtests.stalls import open_runs
 from loadtests.wire import WORKLOADS
 
-__all__ = ["AXES", "Axis", "Count", "count", "grown", "table"]
+__all__ = ["AXES", "Axis", "Count", "count", "counts_at", "grown", "table"]
 
 LIMIT = 0.05
 _CALLS = 80
-_READS = 98
-_RECORDS = _READS + 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +43,7 @@ class Axis:
         sizes: how many of it are compared, the fewest first.
         fill: brings a gateway to that size.
         more_tools: returns what the manifest holds in addition.
+        has_history: so many finished records lie in the journal before the gateway starts.
     """
 
     title: str
@@ -52,6 +51,7 @@ class Axis:
     fill: Callable[[Gateway, int], Awaitable[None]]
     more_tools: Callable[[int], str] = lambda size: ""
     backend: JournalBackend = JournalBackend.MEMORY
+    has_history: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +64,8 @@ class Count:
     instructions: float
 
 
-async def _finish(gateway: Gateway, records: int) -> None:
-    """Leave so many records of runs that are over in the journal."""
-    trajectories = gateway._trajectories
-    observed = [ReadObserved(tool="bench", operation="item", method="GET", path="/", outcome="success", status=200)]
-    for number in range(records // _RECORDS):
-        run = await trajectories.named(f"over-{number}", Open(agent="ann"))
-        assert isinstance(run, Run), run
-        trajectories.record(run, observed * _READS, lazy=True)
-        trajectories.decide(run, Commit(), lazy=True)
-        if number % 20 == 19:
-            await trajectories.journal.flush()
-    await trajectories.journal.flush()
-
-
 async def _nothing(gateway: Gateway, size: int) -> None:
-    """The manifest has it all."""
+    """The manifest has it all, or the journal."""
 
 
 def _tools(size: int) -> str:
@@ -89,24 +75,34 @@ def _tools(size: int) -> str:
 AXES: Mapping[str, Axis] = {
     "journal": Axis(
         title="finished records in the journal on disk",
-        sizes=(1000, 10_000, 100_000),
-        fill=_finish,
+        sizes=(1000, 10_000, 100_000, 1_000_000, 10_000_000),
+        fill=_nothing,
         backend=JournalBackend.SQLITE,
+        has_history=True,
     ),
     "tools": Axis(title="tools in the manifest", sizes=(10, 500, 5000), fill=_nothing, more_tools=_tools),
     "runs": Axis(title="open runs in memory", sizes=(1, 10_000, 100_000), fill=open_runs),
 }
 
 
-async def count(name: str, size: int, workload: str, calls: int = _CALLS) -> Count:
-    """Return what a call costs at a size of an axis, warm-up not counted."""
+async def count(name: str, size: int, workload: str, calls: int = _CALLS, data: Path | None = None) -> Count:
+    """Return what a call costs at a size of an axis, warm-up not counted; `data`: the journal, where it has a history."""
     axis, opcodes = AXES[name], Opcodes()
     more = axis.more_tools(size)
-    async with standing(WORKLOADS[workload], is_still=True, backend=axis.backend, more_tools=more) as rig:
+    async with standing(WORKLOADS[workload], is_still=True, backend=axis.backend, more_tools=more, data=data) as rig:
         await axis.fill(rig.gateway, size)
         await rig.call(calls)
         await watched(rig, calls, opcodes)
     return Count(name, size, workload, opcodes.total / calls)
+
+
+async def counts_at(name: str, size: int, calls: int = _CALLS) -> list[Count]:
+    """Return what a read and a write cost at a size of an axis."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "data" if AXES[name].has_history else None
+        if data is not None:
+            await prefill(data, size)
+        return [await count(name, size, workload, calls, data) for workload in ("read", "write")]
 
 
 def grown(counts: Sequence[Count], limit: float = LIMIT) -> list[str]:
@@ -149,14 +145,17 @@ def _share(one: Count, first: Mapping[tuple[str, str], float]) -> float:
 @click.option(
     "--markdown", "page", type=click.Path(path_type=Path, exists=True), help="Page whose section is replaced."
 )
-def main(axes: tuple[str, ...], page: Path | None) -> None:
+@click.option("--most", type=int, default=100_000, help="No more than this of anything.")
+def main(axes: tuple[str, ...], page: Path | None, most: int) -> None:
     """Count a read and a write while there is ever more of each of the AXES. Exit code 1: one grew by more than 5 %."""
     counts = [
-        uvloop.run(count(name, size, workload))
+        one
         for name in axes or AXES
-        for workload in ("read", "write")
         for size in AXES[name].sizes
+        if size <= most
+        for one in uvloop.run(counts_at(name, size))
     ]
+    counts.sort(key=lambda one: (list(AXES).index(one.axis), one.workload))
     click.echo(table(counts))
     if page is not None:
         page.write_text(replace_section(page.read_text(), table(counts) + "\n", "growth"))

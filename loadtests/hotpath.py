@@ -200,10 +200,12 @@ async def standing(
     backend: JournalBackend = JournalBackend.MEMORY,
     more_tools: str = "",
     telemetry: Telemetry | None = None,
+    data: Path | None = None,
 ) -> AsyncIterator[Rig]:
     """Give a gateway with agents that make this workload's calls.
 
     `is_still`: nothing happens in it because time has passed. `more_tools`: further entries of the manifest's tools.
+    `data`: the journal's folder, if it is not to be a new one.
     """
     waiting = _reads_written_by_hand() if is_still else contextlib.nullcontext()
     with tempfile.TemporaryDirectory() as folder, socket.socket() as nobody, waiting:
@@ -214,7 +216,7 @@ async def standing(
         gateway = Gateway(
             ServerSettings(
                 manifest=str(manifest),
-                data=str(Path(folder) / "data"),
+                data=str(data or Path(folder) / "data"),
                 listen="127.0.0.1:0",
                 control="127.0.0.1:0",
                 watch=False,

@@ -3,63 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.core.admission import WhenFull
-from gateway.core.breaker import BreakerSettings
-from gateway.core.call import Call, Handler
 from gateway.core.codes import Code
-from gateway.core.fault import Fault
-from gateway.core.manifest import Tier
-from gateway.core.message import BytesBody
-from gateway.core.outcome import Failed, InDoubt, Outcome, Refusal, Rejected, Success
-from gateway.core.recovery import RecoveryMode, RecoverySettings
-from gateway.core.retry import RetrySettings
-from gateway.core.saga import Abort, Freeze
+from gateway.core.outcome import Refusal, Rejected, Success
+from gateway.core.saga import Freeze
 from gateway.core.tool import Operation
 from gateway.journal import trajectories
-from gateway.journal.memory import MemoryJournal
-from gateway.journal.trajectories import Trajectories
-from gateway.pipeline import Stages
-from gateway.stages.admission import AdmissionStage
-from gateway.stages.breaker import BreakerStage
-from gateway.stages.budget import BudgetStage
-from gateway.stages.deadline import DeadlineStage
-from gateway.stages.idempotency import IdempotencyStage
-from gateway.stages.journal import JournalStage
-from gateway.stages.recovery import RecoveryStage
-from gateway.stages.retry import RetryStage
-from gateway.stages.saga import SagaStage
-from gateway.stages.telemetry import TelemetryStage
-from gateway.stages.watchdog import WatchdogStage
-from gateway.telemetry import Telemetry
-from tests.builders import call_of, catalog_of, domain_of, operation_of, reply_of, tool_of
-from tests.fakes import FakeClock
-
-READ, PUT = operation_of("read", Tier.READ), operation_of("put", Tier.REVERSIBLE)
-PAY, GATED = operation_of("pay", Tier.PIVOT), operation_of("gated", Tier.PIVOT, is_staged=True)
-NARROW = domain_of("narrow", concurrency=1, reserved=0, queue=0, when_full=WhenFull.REFUSE)
-RATED = domain_of("rated", concurrency=2, reserved=1, queue=1, rate=(2, 1.0))
-BRITTLE = BreakerSettings(consecutive=2, cooldown=10.0)
-ONCE = RetrySettings(attempts=1, budget_floor=1.0)
-ENFORCED = RecoverySettings(mode=RecoveryMode.ENFORCE)
-TOOLS = (
-    tool_of("a", READ, PUT, PAY, GATED, domain=NARROW, breaker=BRITTLE, retry=ONCE),
-    tool_of("b", READ, PUT, PAY, domain=NARROW, breaker=BRITTLE, retry=ONCE, recovery=ENFORCED),
-    tool_of("c", READ, PUT, PAY, domain=RATED, breaker=BRITTLE, retry=ONCE),
-)
-ANSWERS: Final[dict[str, Outcome]] = {
-    "down": Failed(Fault.CONNECT, Refusal(code=Code.UPSTREAM_CONNECT, detail="Down.")),
-    "no": Failed(Fault.CLIENT_ERROR, reply=reply_of(422, b"no")),
-    "doubt": InDoubt(Fault.TIMEOUT, Refusal(code=Code.OUTCOME_UNKNOWN, detail="Sent.")),
-}
+from tests.twins import GATED, PAY, PUT, READ, Twin
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,130 +24,6 @@ def _nothing_by_the_real_clock() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trajectories, "READS_S", 3600.0)
         yield
-
-
-class Clock(FakeClock):
-    """Chance does not depend on how often somebody asked for it before."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._tokens = itertools.count()
-
-    def draw(self) -> float:
-        return 0.5
-
-    def token(self) -> str:
-        return f"{next(self._tokens):032x}"
-
-
-class _PassOn:
-    async def __call__(self, call: Call, proceed: Handler) -> Outcome:
-        return await proceed(call)
-
-
-class Twin:
-    """All stages around a scripted tool. `is_quick`: whether it is asked for refusals at once."""
-
-    def __init__(self, *, is_quick: bool, has_budgets: bool = False) -> None:
-        self.is_quick = is_quick
-        self.at_once = 0
-        self.answer = "ok"
-        self.clock, self.journal = Clock(), MemoryJournal()
-        self.telemetry = Telemetry(self.clock, keep_events=10_000)
-        self.memory: dict[str, bytes] = {}
-        self.held: list[asyncio.Future[None]] = []
-        self.calls: list[tuple[Call, asyncio.Task[Outcome]]] = []
-        clock, telemetry, passing = self.clock, self.telemetry, _PassOn()
-        self.runs = runs = Trajectories(self.journal, clock, telemetry, salt=b"s" * 32)
-        runs.has_budgets = has_budgets
-        catalog = catalog_of(*TOOLS)
-        self.breaker = BreakerStage(clock, telemetry, self.memory.__setitem__)
-        self.admission = AdmissionStage(clock, telemetry, self.breaker.peek)
-        self.retry = RetryStage(clock, telemetry)
-        self.pipeline = Stages(
-            telemetry=TelemetryStage(clock, telemetry),
-            recovery=RecoveryStage(runs, clock, telemetry, self.memory.__setitem__, lambda: catalog),
-            budget=BudgetStage(runs, clock),
-            watchdog=WatchdogStage(runs, lambda: catalog, clock, telemetry),
-            idempotency=IdempotencyStage(runs, self.journal, clock),
-            saga=SagaStage(runs, self.journal, telemetry),
-            deadline=DeadlineStage(clock, telemetry),
-            retry=self.retry,
-            admission=self.admission,
-            breaker=self.breaker,
-            journal=JournalStage(runs, clock, telemetry),
-            dispatch=self._tool,  # type: ignore[arg-type]
-            **dict.fromkeys(("quarantine", "hold", "policy", "approval", "outbox"), passing),  # type: ignore[arg-type]
-        ).pipeline()
-        for stage in (self.breaker, self.admission, self.retry):
-            stage.reconfigure(catalog)
-
-    async def _tool(self, call: Call) -> Outcome:
-        answer = self.answer
-        if answer == "hang":
-            held = asyncio.get_running_loop().create_future()
-            self.held.append(held)
-            await held
-        return ANSWERS[answer] if answer in ANSWERS else Success(reply_of())
-
-    def send(self, tool: int, operation: Operation, answer: str = "ok", **fields: Any) -> Call:
-        self.answer = answer
-        body = fields.pop("body", b"1")
-        call = call_of(
-            TOOLS[tool], operation, now=self.clock.now(), body=None if operation.is_read else BytesBody(body),
-            action=f"{tool}{operation.name}".encode() + body, fingerprint=body, **fields,
-        )  # fmt: skip
-        call.is_run_named = bool(call.trajectory)
-        self.calls.append((call, asyncio.ensure_future(self._made(call))))
-        return call
-
-    async def _made(self, call: Call) -> Outcome:
-        rejected = self.pipeline.refused_at_once(call) if self.is_quick else None
-        if rejected is None:
-            return await self.pipeline(call)
-        self.at_once += 1
-        return rejected
-
-    def do(self, what: str, *told: Any, **more: Any) -> None:
-        match what:
-            case "send":
-                self.send(*told, **more)
-            case "turn":
-                self.clock.turn(*told)
-            case "release" if self.held:
-                self.held.pop(0).set_result(None)
-            case "abort" | "freeze" if (run := self.runs.get(told[0])) is not None and run.state.version:
-                freeze = Freeze(incident="QUARANTINED", detail="said so")
-                self.runs.decide(run, Abort(reason="said so", by="op") if what == "abort" else freeze)
-            case "deliver" if (run := self.runs.get(told[0])) is not None:
-                for step in list(run.state.undelivered):
-                    self.runs.delivered(told[0], step)
-            case _:
-                pass
-
-    def seen(self) -> dict[str, object]:
-        """All that anybody could see."""
-        return {
-            "outcomes": [task.result() if task.done() else None for _, task in self.calls],
-            "calls": [(call.trajectory, call.step, call.key, call.attempt) for call, _ in self.calls],
-            "events": self.telemetry.timeline.recent(),
-            "metrics": self.telemetry.render(),
-            "breakers": self.breaker.statistics(),
-            "domains": self.admission.statistics(),
-            "budgets": {
-                name: round(float(str(one["balance"])), 5) for name, one in self.retry.statistics().items()
-            },
-            "memory": self.memory,
-            "runs": {
-                run.state.id: (asdict(run.state), run.touched_s, None if run.watch is None else run.watch.view())
-                for run in self.runs.live()
-            },
-        }  # fmt: skip
-
-    async def close(self) -> None:
-        for _, task in self.calls:
-            task.cancel()
-        await asyncio.gather(*(task for _, task in self.calls), return_exceptions=True)
 
 
 SENDS = st.builds(

@@ -195,6 +195,43 @@ class Admission:
         self._grants += 1
         return Ticket(agent, is_ours, next(self._seq), now, deadline, _GRANTED, now)
 
+    def enter(self, agent: str, now: float, deadline: float) -> Holding | None:
+        """Give a forward call a slot where nobody waits and one is free; return what its agent has, or None, and nothing
+        changed.
+
+        Same as `grant_at_once` without a ticket, for the many calls that meet no queue and give the slot back themselves, by
+        `leave`.
+        """
+        ours, forward = self._ours, self._forward
+        in_use = forward.in_use
+        if ours.waiting or forward.waiting or deadline <= now or in_use >= self._forward_slots:
+            return None
+        if ours.in_use + in_use >= self._settings.concurrency:
+            return None
+        holdings = forward.holdings
+        holding = holdings.get(agent)
+        if holding is None:
+            holding = holdings[agent] = Holding(agent)
+        holding.in_use += 1
+        forward.in_use = in_use + 1
+        self._grants += 1
+        return holding
+
+    def leave(self, holding: Holding, granted_at: float, now: float) -> bool:
+        """Give the slot of `enter` back, once; return whether somebody waits for one."""
+        forward = self._forward
+        holding.in_use -= 1
+        forward.in_use -= 1
+        if not holding.in_use or holding.tickets:
+            forward.changed(holding)
+        self._releases += 1
+        elapsed_s, service_s = now - granted_at, self._service_s
+        if service_s is None or elapsed_s > service_s:
+            self._learn(elapsed_s)
+        else:
+            self._service_s = service_s + _EWMA_WEIGHT * (elapsed_s - service_s)
+        return forward.waiting > 0 or self._ours.waiting > 0
+
     @property
     def has_waiting(self) -> bool:
         """Whether somebody waits."""
@@ -319,7 +356,7 @@ _NONE: OrderedDict[int, Ticket] = OrderedDict()
 """What agents that never waited have; never written to. Most calls wait for nothing, and to make one costs them more."""
 
 
-class _Agent:
+class Holding:
     """What one agent has: tickets that wait, in order, and slots in use. `version` tells its newest offer."""
 
     __slots__ = ("in_use", "name", "tickets", "version")
@@ -341,14 +378,14 @@ class _FairQueue:
     def __init__(self) -> None:
         self.waiting = 0
         self.in_use = 0
-        self._agents: dict[str, _Agent] = {}
-        self._offers: list[tuple[int, int, int, _Agent]] = []
+        self.holdings: dict[str, Holding] = {}
+        self._offers: list[tuple[int, int, int, Holding]] = []
         self._versions = itertools.count()
 
     def push(self, ticket: Ticket) -> None:
-        agent = self._agents.get(ticket.agent)
+        agent = self.holdings.get(ticket.agent)
         if agent is None:
-            agent = self._agents[ticket.agent] = _Agent(ticket.agent)
+            agent = self.holdings[ticket.agent] = Holding(ticket.agent)
         if agent.tickets:
             agent.tickets[ticket.seq] = ticket
         else:
@@ -357,7 +394,7 @@ class _FairQueue:
         self.waiting += 1
 
     def remove(self, ticket: Ticket) -> None:
-        agent = self._agents[ticket.agent]
+        agent = self.holdings[ticket.agent]
         was_first = next(iter(agent.tickets)) == ticket.seq
         del agent.tickets[ticket.seq]
         self.waiting -= 1
@@ -374,33 +411,37 @@ class _FairQueue:
         return None
 
     def occupy(self, name: str) -> None:
-        agent = self._agents.get(name)
+        agent = self.holdings.get(name)
         if agent is None:
-            agent = self._agents[name] = _Agent(name)
+            agent = self.holdings[name] = Holding(name)
         agent.in_use += 1
         self.in_use += 1
         if agent.tickets:
             self._offer(agent)
 
     def vacate(self, name: str) -> None:
-        agent = self._agents[name]
+        agent = self.holdings[name]
         agent.in_use -= 1
         self.in_use -= 1
+        self.changed(agent)
+
+    def changed(self, agent: Holding) -> None:
+        """An agent has a slot less: its next ticket goes before others now; forget one that has nothing left."""
         if agent.tickets:
             self._offer(agent)
         elif not agent.in_use:
-            del self._agents[name]
+            del self.holdings[agent.name]
 
-    def _renew(self, agent: _Agent, *, has_moved: bool) -> None:
+    def _renew(self, agent: Holding, *, has_moved: bool) -> None:
         """Forget an agent that has nothing left; make a new offer for one whose place changed."""
         if not agent.tickets and not agent.in_use:
-            del self._agents[agent.name]
+            del self.holdings[agent.name]
         elif agent.tickets and has_moved:
             self._offer(agent)
 
-    def _offer(self, agent: _Agent) -> None:
+    def _offer(self, agent: Holding) -> None:
         agent.version = next(self._versions)
         heapq.heappush(self._offers, (agent.in_use, next(iter(agent.tickets)), agent.version, agent))
-        if len(self._offers) > 2 * len(self._agents) + 16:
+        if len(self._offers) > 2 * len(self.holdings) + 16:
             self._offers = [offer for offer in self._offers if offer[2] == offer[3].version and offer[3].tickets]
             heapq.heapify(self._offers)

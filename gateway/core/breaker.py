@@ -259,6 +259,23 @@ class Breaker:
             self._move(Cause.COOLDOWN_OVER, now)
         return self._try(now + lease_s)
 
+    def acquire_at_once(self) -> int | None:
+        """Return the generation in which any call may go now without a permit; None, and nothing changed, where it takes
+        `acquire` to tell.
+
+        Same as `acquire`, for the many calls that meet a closed breaker; `settle_at_once` counts them.
+        """
+        return self._generation if self.state is _CLOSED and not self._unreported else None
+
+    def settle_at_once(self, generation: int, verdict: Verdict, now: float, elapsed_s: float) -> tuple[Transition, ...]:
+        """Count what a call showed that `acquire_at_once` let go: what `settle` does with the permit of a closed breaker."""
+        if self._trials:
+            self._expire_lease(now)
+        if generation == self._generation and verdict is not _NEUTRAL:
+            slow_after_s = self._settings.slow_after
+            self._record(verdict, now, slow_after_s is not None and elapsed_s > slow_after_s)
+        return self._report() if self._unreported else ()
+
     def settle(self, permit: Permit, verdict: Verdict, now: float, elapsed_s: float | None) -> tuple[Transition, ...]:
         """Give a permit back with what its call showed. May be repeated; a permit of an earlier generation is inert.
 
@@ -393,7 +410,16 @@ class Breaker:
     def _record(self, verdict: Verdict, now: float, is_slow: bool) -> None:
         settings, ring = self._settings, self._ring
         is_failure = verdict is not _SUCCESS
-        ring.add(now, is_failure, is_slow, settings.window, now - settings.max_age)
+        samples, oldest_s = ring.samples, now - settings.max_age
+        samples.append((now, is_failure, is_slow))
+        if is_failure or is_slow:
+            ring.count(is_failure, is_slow)
+        if len(samples) > settings.window or samples[0][0] < oldest_s:
+            _, was_failure, was_slow = samples.popleft()
+            if was_failure or was_slow:
+                ring.count(-was_failure, -was_slow)
+            if samples and samples[0][0] < oldest_s:
+                ring.trim(settings.window, oldest_s)
         if verdict is not _FAILURE:
             self._streak = 0
         else:
@@ -478,37 +504,29 @@ class _Ring:
     """The last outcomes, oldest first, with counters that are kept and never summed again."""
 
     def __init__(self) -> None:
-        self._samples: deque[_Sample] = deque()
+        self.samples: deque[_Sample] = deque()
         self.failures = 0
         self.slow = 0
 
     def __len__(self) -> int:
-        return len(self._samples)
+        return len(self.samples)
 
-    def add(self, now: float, is_failure: bool, is_slow: bool, window: int, oldest_s: float) -> None:
-        """Add the latest, and drop what exceeds the window or is older than `oldest_s`."""
-        samples = self._samples
-        samples.append((now, is_failure, is_slow))
-        if is_failure or is_slow:
-            self.failures += is_failure
-            self.slow += is_slow
-        while len(samples) > window or samples[0][0] < oldest_s:
-            self._drop()
+    def count(self, failures: int, slow: int) -> None:
+        """Count what was put at the end, or, below zero, taken from the beginning."""
+        self.failures += failures
+        self.slow += slow
 
     def trim(self, window: int, oldest_s: float) -> None:
         """Drop what exceeds the window or is older than `oldest_s`."""
-        samples = self._samples
+        samples = self.samples
         while samples and (len(samples) > window or samples[0][0] < oldest_s):
-            self._drop()
-
-    def _drop(self) -> None:
-        _, was_failure, was_slow = self._samples.popleft()
-        if was_failure or was_slow:
-            self.failures -= was_failure
-            self.slow -= was_slow
+            _, was_failure, was_slow = samples.popleft()
+            if was_failure or was_slow:
+                self.failures -= was_failure
+                self.slow -= was_slow
 
     def clear(self) -> None:
-        self._samples.clear()
+        self.samples.clear()
         self.failures = self.slow = 0
 
 

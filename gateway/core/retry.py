@@ -213,7 +213,10 @@ class RetryBudget:
 
     def deposit(self, ratio: float, now: float) -> None:
         """Earn `ratio` of a repeat: once per call, however many attempts and layers it passes."""
-        self._refill(now)
+        if self._balance < self.floor:
+            self._refill(now)
+        else:
+            self._refilled = now
         earned, most = self._balance + ratio, self.floor + BUDGET_CAP
         self._balance = earned if earned < most else most
 
@@ -252,30 +255,33 @@ class RetryBudget:
 
 
 class RecentFailures:
-    """Which actions failed within the last minute, to tell an agent's repeat from a new call. Bounded; O(1)."""
+    """Which actions failed within the last minute, to tell an agent's repeat from a new call. Bounded; O(1).
+
+    `failed` is when, by action, the longest ago first, with some that are too long ago; who finds it empty need not ask.
+    """
 
     def __init__(self, capacity: int = 4_096, window_s: float = REPEAT_WINDOW_S) -> None:
         self._capacity = capacity
         self._window_s = window_s
-        self._failed: OrderedDict[Hashable, float] = OrderedDict()
+        self.failed: OrderedDict[Hashable, float] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._failed)
+        return len(self.failed)
 
     def note(self, action: Hashable, now: float) -> None:
         """Remember that the action failed just now."""
-        self._failed[action] = now
-        self._failed.move_to_end(action)
-        while len(self._failed) > self._capacity or next(iter(self._failed.values())) < now - self._window_s:
-            self._failed.popitem(last=False)
+        self.failed[action] = now
+        self.failed.move_to_end(action)
+        while len(self.failed) > self._capacity or next(iter(self.failed.values())) < now - self._window_s:
+            self.failed.popitem(last=False)
 
     def forget(self, action: Hashable) -> None:
         """The action worked: whoever makes it again repeats nothing that failed."""
-        self._failed.pop(action, None)
+        self.failed.pop(action, None)
 
     def is_repeat(self, action: Hashable, now: float) -> bool:
         """Whether the action failed within the window."""
-        failed = self._failed.get(action)
+        failed = self.failed.get(action)
         return failed is not None and now - failed <= self._window_s
 
 

@@ -346,7 +346,7 @@ class Watchdog:
             number: of its step in the journal, if it has one.
             cap: of a declared poll, the equal answers after which it counts as a loop.
         """
-        self.step += 1
+        step = self.step = self.step + 1
         self._note_entropy(action)
         if number is not None and number > self._last_step:
             self._last_step = number
@@ -356,21 +356,24 @@ class Watchdog:
         if result is None:
             return
         seen = self._seen.get(action)
-        if seen is not None and number is not None and number == seen.last:
+        if seen is None:  # as most are
+            self._seen[action] = _Seen(result, ended, step, number, cap, 1, 1, step, number, self._changes, number)
+            if len(self._seen) > self.settings.window:
+                self._seen.popitem(last=False)
+            return
+        if number is not None and number == seen.last:
             return  # several calls shared one step
-        if seen is None or seen.result != result or seen.ended is not ended:
-            seen = self._seen[action] = _Seen(result, ended, self.step, number, cap)
-            seen.row_since, seen.row_number = self.step, number
+        if seen.result != result or seen.ended is not ended:
+            seen = self._seen[action] = _Seen(result, ended, step, number, cap)
+            seen.row_since, seen.row_number = step, number
         else:
             seen.total += 1
             if seen.total == 1 or self._changes > seen.changes:
-                seen.row, seen.row_since, seen.row_number = 1, self.step, number
+                seen.row, seen.row_since, seen.row_number = 1, step, number
             else:
                 seen.row += 1
         seen.changes, seen.last = self._changes, number
         self._seen.move_to_end(action)
-        if len(self._seen) > self.settings.window:
-            self._seen.popitem(last=False)
 
     def state_is(self, state: int, source: str = "agent", *, laps: int = 1) -> Pattern | None:
         """Note the state of the world after a change, as a hash of its canonical form. Returns what it shows, or None.

@@ -453,9 +453,9 @@ class Proxy:
         budget = budget_of(fields.get(b"seawall-budget"), named[0]) if says_more else None
         if isinstance(budget, Refusal):
             return budget
-        now, is_read = self._clock.now(), operation.is_read
+        now, changes = self._clock.now(), not operation.is_read
         headers = request.headers if tool.admit is None else tool.admit(request.headers, self._seen(request))
-        sent = Request(method, rest, headers, None, not is_read, not is_read, operation.tier is _PIVOT)
+        sent = Request(method, rest, headers, None, changes, changes, operation.tier is _PIVOT)
         call = Call(
             tool,
             operation,
@@ -463,7 +463,8 @@ class Proxy:
             caller.name,
             now,
             now + operation.timeouts.total,
-            *named,
+            named[0],
+            named[1],
             caller.is_proven,
             FORWARD,
             match.params,

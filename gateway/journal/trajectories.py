@@ -669,16 +669,17 @@ class Trajectories:
 
     def note_read(self, run: Run, read: Read) -> None:
         """Record a read, lazily. One that does not open the run waits for others, `READS_S` at most."""
-        if run.is_lost or run.state.version == 0 or not run.state.is_open:
+        state = run.state
+        if run.is_lost or not state.version or not (state.phase is _PREPARING or state.is_open):
             tool, operation, method, path, outcome, status = read
             observed = ReadObserved(
                 tool=tool, operation=operation, method=method, path=path, outcome=outcome, status=status
             )
             self.record(run, [observed], lazy=True)
             return
-        waiting = self._reads.get(run.state.id)
+        waiting = self._reads.get(state.id)
         if waiting is None:
-            waiting = self._reads[run.state.id] = []
+            waiting = self._reads[state.id] = []
         waiting.append((*read, self._clock.at()))
         if len(waiting) >= _READS:
             self.record(run, [], lazy=True)

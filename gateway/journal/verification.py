@@ -14,9 +14,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import sqlite3
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -166,6 +168,8 @@ class Verification:
             self.verdict, self.first_bad, self.finding = verdict, position, finding
 
 
+_FIRST = attrgetter("first")
+
 _GRAVITY = {
     Verdict.OK: 0,
     Verdict.ACKNOWLEDGED: 1,
@@ -177,7 +181,7 @@ _GRAVITY = {
 
 @dataclass(slots=True)
 class _Excuses:
-    """What the journal's own entries excuse, and the entry that each excuse came from."""
+    """What the journal's own entries excuse, and the entry that each excuse came from; `holes` in their order."""
 
     holes: list[Range] = field(default_factory=list)
     breaks: list[tuple[Range, int]] = field(default_factory=list)
@@ -192,8 +196,9 @@ class _Excuses:
         """Return the seal that follows the missing rows `first` to `last`, and whether that is an acknowledged break."""
         at, mac, is_break = first, b"", False
         while at <= last:
-            found = next((each for each in self.holes if each.first <= at <= each.last <= last), None)
-            if found is None:
+            index = bisect_right(self.holes, at, key=_FIRST) - 1
+            found = self.holes[index] if index >= 0 else None
+            if found is None or not at <= found.last <= last:
                 broken = self.broken(at)
                 if broken is None or broken.last > last:
                     return None

@@ -15,6 +15,7 @@ from gateway.core.admission import (
     Admission,
     AdmissionRefusal,
     AdmissionSettings,
+    Holding,
     RateSettings,
     Ticket,
     TicketState,
@@ -55,7 +56,7 @@ class AdmissionStage:
         if refused is not None:
             return refused
         domain = call.tool.domain
-        pool = self._pools.get(domain.name) or self._pool(domain)
+        pool = self._pools.get(domain.name) or self.pool(domain)
         ticket = pool.request(call.agent, call.deadline, is_ours=call.lane is not FORWARD)
         if isinstance(ticket, AdmissionRefusal):
             return Rejected(_refusal(call, ticket))
@@ -87,7 +88,7 @@ class AdmissionStage:
     def refused(self, call: Call, outcome: Rejected) -> Rejected:
         """Count it, where it was for want of a place."""
         if outcome.refusal.code is not _CIRCUIT_OPEN:
-            self._pool(call.tool.domain).admission.refused()
+            self.pool(call.tool.domain).admission.refused()
         return outcome
 
     def reconfigure(self, catalog: Catalog) -> None:
@@ -96,7 +97,7 @@ class AdmissionStage:
         Slots in use stay counted. Pools of domains that are gone are dropped once nobody uses them.
         """
         for domain in catalog.domains.values():
-            self._pool(domain).reconfigure(domain.admission)
+            self.pool(domain).reconfigure(domain.admission)
         self._pools = {
             name: pool for name, pool in self._pools.items() if name in catalog.domains or not pool.admission.is_idle
         }
@@ -105,7 +106,8 @@ class AdmissionStage:
         """Return a look inside each domain's pool."""
         return {name: asdict(pool.admission.statistics()) for name, pool in self._pools.items()}
 
-    def _pool(self, domain: Domain) -> Pool:
+    def pool(self, domain: Domain) -> Pool:
+        """Return the pool of a domain, made where there is none yet."""
         pool = self._pools.get(domain.name)
         if pool is None:
             pool = self._pools[domain.name] = Pool(self._clock, domain.admission)
@@ -141,6 +143,16 @@ class Pool:
         if isinstance(ticket, Ticket):
             self._pump()
         return ticket
+
+    def take_slot(self, agent: str, now: float, deadline: float) -> Holding | None:
+        """Return a slot for a forward call where nobody waits, one is free and no rate is metered; else None, and nothing
+        changed. Same as `request`, for the many calls that meet no queue; `return_slot` gives it back."""
+        return self.admission.enter(agent, now, deadline) if self._meter.is_free else None
+
+    def return_slot(self, holding: Holding, granted_at: float, now: float) -> None:
+        """Give the slot of `take_slot` back, once; serve the next."""
+        if self.admission.leave(holding, granted_at, now) or self._drip is not None:
+            self._pump()
 
     def foresee(self, deadline: float, *, is_ours: bool) -> AdmissionRefusal | None:
         """Return why `request` would give no ticket now, or None if it would."""
@@ -232,6 +244,7 @@ class _Meter:
 
     def __init__(self, rate: RateSettings | None) -> None:
         self._limiter: AsyncLimiter | None = None
+        self.is_free = rate is None
         self._returned = 0
         self.interval_s = 0.0
         if rate is not None:

@@ -20,7 +20,7 @@ from gateway.core.tool import Catalog, ToolSpec
 from gateway.egress import StreamBroken, StreamCut
 from gateway.telemetry import Telemetry
 
-__all__ = ["LEASE_SLACK_S", "REMEMBERED", "BreakerStage"]
+__all__ = ["LEASE_SLACK_S", "REMEMBERED", "BreakerStage", "Guard"]
 
 # Members that every call is compared with, looked up once (docs/adr/0092).
 _CLOSED, _NEUTRAL, _PIVOT, _CIRCUIT_OPEN = State.CLOSED, Verdict.NEUTRAL, Tier.PIVOT, Code.CIRCUIT_OPEN
@@ -41,12 +41,12 @@ class BreakerStage:
         self._clock = clock
         self._telemetry = telemetry
         self._remember = remember
-        self._guards: dict[str, _Guard] = {}
+        self._guards: dict[str, Guard] = {}
         self._recalled: dict[str, bytes] = {}
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Return the outcome of the call made under a permit, or ERR_CIRCUIT_OPEN."""
-        guard = self._guard(call.tool)
+        guard = self.guard(call.tool)
         breaker, sent = guard.breaker, self._clock.now()
         may_be_canary = _may_be_canary(call)
         left_s = call.deadline - sent
@@ -54,7 +54,7 @@ class BreakerStage:
         answer = breaker.acquire(sent, may_be_canary=may_be_canary, lease_s=lease_s)
         del left_s, lease_s  # the call may wait for long
         if answer.transitions:
-            self._report(guard, answer.transitions)
+            self.report(guard, answer.transitions)
         if isinstance(answer, BreakerRefusal):
             return Rejected(_refusal(call, answer))
         call.exchange_s = None
@@ -67,25 +67,28 @@ class BreakerStage:
             elapsed_s = now - sent if call.exchange_s is None else call.exchange_s
             moves = breaker.settle(answer, verdict, now, elapsed_s)
             if moves:
-                self._report(guard, moves)
+                self.report(guard, moves)
         if (reply := streamed_reply(outcome)) is not None:
-            # An answer that breaks after its head counts against the tool. No closure: waiting calls would keep cells.
-            _watch_body(reply, partial(self._broke, guard, answer))
+            self.watch_body(reply, guard, answer)
         return outcome
+
+    def watch_body(self, reply: Reply, guard: Guard, permit: Permit) -> None:
+        """Have an answer that breaks after its head count against the tool. No closure: waiting calls would keep cells."""
+        reply.body = _WatchedBody(reply.body, partial(self._broke, guard, permit))
 
     def peek(self, call: Call) -> Rejected | None:
         """Return the refusal that the call would meet now, or None; takes no permit.
 
         For admission: a call that will be refused should not wait in a queue for it.
         """
-        guard = self._guard(call.tool)
+        guard = self.guard(call.tool)
         if guard.breaker.state is _CLOSED:
             return None
         refusal = guard.breaker.peek(self._clock.now())
         if refusal is None:
             return None
         if refusal.transitions:
-            self._report(guard, refusal.transitions)
+            self.report(guard, refusal.transitions)
         return Rejected(_refusal(call, refusal))
 
     def restore(self, recalled: Mapping[str, bytes]) -> None:
@@ -103,7 +106,7 @@ class BreakerStage:
             tools.setdefault(_key(tool), []).append(tool)
         self._guards = {key: guard for key, guard in self._guards.items() if key in tools}
         for sharing in tools.values():
-            guard = self._guard(sharing[0])
+            guard = self.guard(sharing[0])
             guard.tools = tuple(tool.name for tool in sharing)
             guard.breaker.reconfigure(sharing[0].breaker, self._clock.now())
         self._recalled = {}
@@ -113,12 +116,13 @@ class BreakerStage:
         now = self._clock.now()
         return {", ".join(guard.tools): asdict(guard.breaker.statistics(now)) for guard in self._guards.values()}
 
-    def _guard(self, tool: ToolSpec) -> _Guard:
+    def guard(self, tool: ToolSpec) -> Guard:
+        """Return the breaker of a tool with what belongs to it, made where there is none yet."""
         guard = self._guards.get(tool.breaker_key or tool.name)
         return self._new_guard(_key(tool), tool) if guard is None else guard
 
-    def _new_guard(self, key: str, tool: ToolSpec) -> _Guard:
-        guard = self._guards[key] = _Guard(key, (tool.name,), self._recall(key, tool))
+    def _new_guard(self, key: str, tool: ToolSpec) -> Guard:
+        guard = self._guards[key] = Guard(key, (tool.name,), self._recall(key, tool))
         return guard
 
     def _recall(self, key: str, tool: ToolSpec) -> Breaker:
@@ -135,7 +139,8 @@ class BreakerStage:
             self._telemetry.background_failed(f"restoring the breaker of {tool.name}", error)
             return Breaker(tool.breaker)
 
-    def _report(self, guard: _Guard, transitions: tuple[Transition, ...]) -> None:
+    def report(self, guard: Guard, transitions: tuple[Transition, ...]) -> None:
+        """Tell of a breaker's moves, and remember where it stands."""
         for transition in transitions:
             for tool in guard.tools:
                 self._telemetry.breaker_changed(tool, transition.after, transition.cause, transition.cooldown_s)
@@ -143,11 +148,11 @@ class BreakerStage:
             snapshot = guard.breaker.snapshot(self._clock.now(), self._clock.at())
             self._remember(REMEMBERED + guard.key, json.dumps(snapshot).encode())
 
-    def _broke(self, guard: _Guard, permit: Permit) -> None:
-        self._report(guard, guard.breaker.observe(permit, Verdict.FAILURE, self._clock.now()))
+    def _broke(self, guard: Guard, permit: Permit) -> None:
+        self.report(guard, guard.breaker.observe(permit, Verdict.FAILURE, self._clock.now()))
 
 
-class _Guard:
+class Guard:
     """A breaker, the key it is remembered by, and the tools it stands for."""
 
     __slots__ = ("breaker", "key", "tools")
@@ -186,10 +191,6 @@ class _WatchedBody:
 
     async def aclose(self) -> None:
         await self._body.aclose()
-
-
-def _watch_body(reply: Reply, broke: Callable[[], None]) -> None:
-    reply.body = _WatchedBody(reply.body, broke)
 
 
 def _key(tool: ToolSpec) -> str:

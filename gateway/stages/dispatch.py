@@ -7,16 +7,17 @@ from typing import Final, NamedTuple, cast
 
 from gateway.clock import Clock
 from gateway.core.call import COMPENSATION, Call
+from gateway.core.fault import Broken
 from gateway.core.headers import Sieve
 from gateway.core.manifest import KeyFormat
 from gateway.core.message import BytesBody, Headers, Reply, Request
-from gateway.core.outcome import Outcome, Rejected
+from gateway.core.outcome import Outcome, Rejected, Success
 from gateway.core.tool import Operation, ToolSpec
 from gateway.core.verdict import classify
 from gateway.egress import Egress, Timings
 from gateway.egress.framing import never_passed
 from gateway.stages.flights import Cuttable, Flights, cut_off, quarantined
-from gateway.telemetry import CONTEXT_HEADERS, Telemetry, outgoing
+from gateway.telemetry import CONTEXT_HEADERS, Telemetry, Told, outgoing
 
 __all__ = ["Dispatch"]
 
@@ -40,6 +41,7 @@ class Dispatch:
         self._marks = marks
         self._egress = egress
         self._clock = clock
+        self._now = clock.now
         self._telemetry = telemetry
         self._dresses: dict[Operation, _Dress] = {}
         self._loop: asyncio.AbstractEventLoop | None = None  # asking for it costs a system call, until Python 3.12
@@ -50,57 +52,64 @@ class Dispatch:
         state = flights.state
         if (state.runs or state.agents) and (quarantine := flights.severed(call)) is not None:
             return Rejected(quarantined(call, quarantine))
-        clock = self._clock
-        started = clock.now()
-        span = self._telemetry.attempt_started(call)
+        dress = self._dresses.get(call.operation)
+        if dress is None or dress.tool is not call.tool:
+            dress = self._dress(call.tool, call.operation)
+        started = self._now()
+        telemetry = self._telemetry
+        span = telemetry.attempt_started(call)
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         flights.flying[call] = asyncio.current_task(self._loop)
         try:
-            exchange = await self._egress.send(call.tool, self._request(call), self._timings(call, started))
-            seconds = call.exchange_s = clock.now() - started
-            outcome = classify(exchange, call.tool, call.operation, clock.at())
-            if not isinstance(exchange, Reply):
-                pass
-            elif isinstance(outcome, Rejected) or outcome.reply is not exchange:
-                await exchange.aclose()
-            elif type(exchange.body) is not BytesBody and hasattr(exchange.body, "cut"):
-                flights.streams(call, cast(Cuttable, exchange.body))
+            bounds, left_s = call.operation.timeouts, call.deadline - started
+            timings = Timings(bounds.connect, bounds.first_byte, bounds.idle, left_s if left_s > 0.0 else 0.0)
+            exchange = await self._egress.send(call.tool, self._request(call, dress), timings)
+            seconds = call.exchange_s = self._now() - started
+            if type(exchange) is Reply and 200 <= exchange.status < 400:
+                outcome: Outcome = Success(exchange)  # what `classify` says of it, whatever the time
+                if type(exchange.body) is not BytesBody and hasattr(exchange.body, "cut"):
+                    flights.streams(call, cast(Cuttable, exchange.body))
+            else:
+                outcome = await self._judged(call, exchange)
         except BaseException as error:
             if not isinstance(error, asyncio.CancelledError) or not flights.was_cut(call):
-                self._telemetry.attempt_finished(span, call, error, clock.now() - started)
+                telemetry.attempt_finished(span, call, error, self._now() - started)
                 raise
-            seconds = clock.now() - started
+            seconds = self._now() - started
             outcome = cut_off(call, flights.severed(call) or "lifted since")
         finally:
             del flights.flying[call]
-        self._telemetry.attempt_finished(span, call, outcome, seconds)
+        telemetry.attempt_ended(span, call, outcome, seconds, dress.told)
         return outcome
 
-    def _timings(self, call: Call, now: float) -> Timings:
-        bounds = call.operation.timeouts
-        left_s = call.deadline - now
-        return Timings(bounds.connect, bounds.first_byte, bounds.idle, left_s if left_s > 0.0 else 0.0)
+    async def _judged(self, call: Call, exchange: Reply | Broken) -> Outcome:
+        """Return what became of a call; a reply that the outcome does not carry is closed."""
+        outcome = classify(exchange, call.tool, call.operation, self._clock.at())
+        if not isinstance(exchange, Reply):
+            pass
+        elif isinstance(outcome, Rejected) or outcome.reply is not exchange:
+            await exchange.aclose()
+        elif type(exchange.body) is not BytesBody and hasattr(exchange.body, "cut"):
+            self._flights.streams(call, cast(Cuttable, exchange.body))
+        return outcome
 
-    def _request(self, call: Call) -> Request:
+    def _request(self, call: Call, dress: _Dress) -> Request:
         """Return what is sent: the agent's fields, less those that may not pass or are set here."""
-        request, operation = call.request, call.operation
-        dress = self._dresses.get(operation)
-        if dress is None or dress.tool is not call.tool:
-            dress = self._dress(call.tool, operation)
-        context = () if call.traceparent is None else outgoing(call)
-        if operation.is_read and call.lane is not COMPENSATION:
-            coding = () if operation.artifacts is None else dress.coding
-            headers = (*dress.of_reads(request.headers), *context, *self._marks, *coding)
+        request = call.request
+        if call.operation.is_read and call.lane is not COMPENSATION:
+            kept, put_on = dress.of_reads(request.headers), dress.on_reads
         elif dress.key is None or call.key is None:
-            headers = (*dress.of_writes(request.headers), *context, *self._marks, *dress.coding)
+            kept, put_on = dress.of_writes(request.headers), dress.on_writes
         else:
             key = (dress.key, _written(call.key, dress.form))
-            headers = (*dress.of_keyed(request.headers), *context, *self._marks, key, *dress.coding)
+            kept, put_on = dress.of_keyed(request.headers), (*self._marks, key, *dress.coding)
+        if call.traceparent is not None:
+            put_on = outgoing(call) + put_on
         return Request(
             request.method,
             request.target,
-            headers,
+            kept + put_on,
             request.body,
             request.has_side_effects,
             request.capture_answer,
@@ -128,21 +137,33 @@ class Dispatch:
         of_keyed = of_writes | ({key.lower()} if key else set())
         form = keys.format if keys else KeyFormat.RAW
         dress = self._dresses[operation] = _Dress(
-            tool, Sieve(of_reads), Sieve(of_writes), Sieve(of_keyed), key, form, coding
+            tool,
+            Sieve(of_reads),
+            Sieve(of_writes),
+            Sieve(of_keyed),
+            self._marks if artifacts is None else self._marks + coding,
+            self._marks + coding,
+            key,
+            form,
+            coding,
+            self._telemetry.told_of(tool, operation),
         )
         return dress
 
 
 class _Dress(NamedTuple):
-    """How the requests of an operation are dressed: what is taken off, and what is put on a write."""
+    """How the requests of an operation are dressed: what is taken off and put on; and how its successes are counted."""
 
     tool: ToolSpec
     of_reads: Sieve
     of_writes: Sieve
     of_keyed: Sieve
+    on_reads: Headers
+    on_writes: Headers
     key: bytes | None
     form: KeyFormat
     coding: Headers
+    told: Told
 
 
 _DRESSES = 10_000

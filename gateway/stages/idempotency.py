@@ -40,13 +40,13 @@ from gateway.journal import Journal, JournalCorrupt, JournalUnavailable, tellabl
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.stages.outbox import staged_answer
 
-__all__ = ["IdempotencyStage"]
+__all__ = ["Flight", "IdempotencyStage"]
 
 FlightKey = tuple[str, str | bytes]
 """The run, and the digest of the agent's own key or of the action."""
 
 
-class _Flight:
+class Flight:
     """A step on its way. Most are waited for by nobody, so the future is made by the first who does."""
 
     __slots__ = ("shared",)
@@ -68,7 +68,7 @@ class IdempotencyStage(Passable):
         self._trajectories = trajectories
         self._journal = journal
         self._clock = clock
-        self._flights: dict[FlightKey, _Flight] = {}
+        self.flights: dict[FlightKey, Flight] = {}
 
     def __call__(self, call: Call, proceed: Handler) -> Awaitable[Outcome]:
         """Find the call's run; for a write, find out what it repeats. A read whose run is at hand is passed on as it is."""
@@ -130,7 +130,7 @@ class IdempotencyStage(Passable):
             call.trajectory = run.state.id
             run.touched_s = self._clock.now()
             flight_key = (run.state.id, caller or call.action)
-            flight = self._flights.get(flight_key)
+            flight = self.flights.get(flight_key)
             if flight is None and joined is not None and isinstance(recalled, New):
                 # Its answer reached another caller while this one was waiting for the same step.
                 recalled = _ended(run, joined)
@@ -153,7 +153,7 @@ class IdempotencyStage(Passable):
         if call.caller_key is not None:
             return False
         action = call.action.hex()
-        if (run.state.id, call.action) in self._flights:
+        if (run.state.id, call.action) in self.flights:
             return False
         if call.trajectory and action not in run.state.actions:
             return True
@@ -179,7 +179,7 @@ class IdempotencyStage(Passable):
         if run is None or step is None or step.state is not StepState.IN_DOUBT:
             return _conflict(call, step)
         flight_key = (run.state.id, step.caller or call.action)
-        flight = self._flights.get(flight_key)
+        flight = self.flights.get(flight_key)
         if flight is None:
             return await self._act(call, proceed, run, Doubtful(step), flight_key)
         shared, _ = await self._wait(call, flight)
@@ -281,18 +281,18 @@ class IdempotencyStage(Passable):
             if not isinstance(met, tuple):
                 return met
             flight_key = met
-        flight = self._flights[flight_key] = _Flight()
+        flight = self.flights[flight_key] = Flight()
         try:
             outcome = await proceed(call)
             if flight.shared is not None:
                 flight.shared.set_result((outcome, call.step))
             return outcome
         finally:
-            del self._flights[flight_key]
+            del self.flights[flight_key]
             if flight.shared is not None:
                 flight.shared.cancel()
 
-    async def _wait(self, call: Call, flight: _Flight) -> tuple[Outcome | None, int | None]:
+    async def _wait(self, call: Call, flight: Flight) -> tuple[Outcome | None, int | None]:
         """Return the outcome to share (None if it has to be looked up) and the number of the step it belongs to."""
         shared = flight.joined()
         await asyncio.wait((shared,), timeout=max(0.0, call.deadline - self._clock.now()))
@@ -358,7 +358,7 @@ class IdempotencyStage(Passable):
 
     def statistics(self) -> dict[str, int]:
         """Return how many distinct calls are in flight."""
-        return {"flights": len(self._flights)}
+        return {"flights": len(self.flights)}
 
 
 def _landed_by_hand(step: Step) -> Success:

@@ -58,7 +58,7 @@ class JournalStage:
         if call.lane is COMPENSATION:
             refusal = admits_settling(run.state) or await self._intend_compensation(run, call)
         elif call.step is None:
-            refusal = await self._intend(run, call)
+            refusal = await self.intend(run, call)
         else:
             refusal = self._may_repeat(run, call) or await self._again(run, call, call.step)
         return Rejected(refusal) if refusal is not None else await proceed(call)
@@ -93,7 +93,8 @@ class JournalStage:
             return _unavailable(call, error.told).refusal
         return None
 
-    async def _intend(self, run: Run, call: Call) -> Refusal | None:
+    async def intend(self, run: Run, call: Call) -> Refusal | None:
+        """Make a call a step of its run, and wait until its intent is durable. Returns why it may not leave, or None."""
         operation, asked, salt = call.operation, call.request, self._trajectories.salt
         try:
             request = _recorded(call) if _is_at_hand(asked.body) else await self._kept(call)
@@ -130,7 +131,7 @@ class JournalStage:
         is_lazy = operation.journal is _LAZY
         claims = () if caller is None else claims_of(call, caller, number, at)
         future = self._trajectories.record(run, records, lazy=is_lazy, claims=claims)
-        self._telemetry.step_changed(run.state.id, number, operation.name, "intended", operation.tier, call.tool.name)
+        self._telemetry.step_reached(call, number, "intended")
         why = None if is_lazy else await self._durable(run, call, future)
         if why is None:
             return None

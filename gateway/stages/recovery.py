@@ -96,14 +96,14 @@ class RecoveryStage(Passable):
             return Rejected(refusal)
         began = self._clock.now()
         outcome = await proceed(call)
-        name = f"{call.tool.name}.{call.operation.name}"
         if isinstance(outcome, Success):
-            self._took(name, self._clock.now() - began)
-        if call.lane is not FORWARD or call.operation.is_read:
+            self.took(call, self._clock.now() - began)
+        if call.lane is not FORWARD or call.operation.is_read or isinstance(outcome, Success):
             return outcome
-        if isinstance(outcome, Success):
-            self._worked(call, name)
-            return outcome
+        return await self.advise(call, outcome)
+
+    async def advise(self, call: Call, outcome: Failed | Rejected | InDoubt) -> Outcome:
+        """Decide what the failure of a write leads to; return the outcome with what the agent is told of that."""
         trouble = await self._trouble_of(call, outcome)
         if trouble is None or (isinstance(outcome, Rejected) and outcome.refusal.code in _DECIDED):
             return outcome
@@ -277,6 +277,14 @@ class RecoveryStage(Passable):
         self._trouble[key] = kind
         return spin.failed(error_signature(kind, name, _text(outcome)))
 
+    def took(self, call: Call, seconds: float) -> None:
+        """Note that an operation worked, and how long it took; on the forward lane, what became of its repairs, too."""
+        name = f"{call.tool.name}.{call.operation.name}"
+        known = self._seconds.get(name)
+        self._seconds[name] = seconds if known is None else known + _SMOOTHING * (seconds - known)
+        if (self._trouble or self._spins) and call.lane is FORWARD and not call.operation.is_read:
+            self._worked(call, name)
+
     def _worked(self, call: Call, name: str) -> None:
         key = (call.trajectory, name)
         before = self._trouble.pop(key, None)
@@ -289,10 +297,6 @@ class RecoveryStage(Passable):
     def _learn(self, key: str, *, worked: bool) -> None:
         chance = self._chances[key] = self._chances.get(key, Chance()).after(worked=worked)
         self._remember(REPAIRS + key, f"{chance.worked},{chance.failed}".encode("ascii"))
-
-    def _took(self, name: str, seconds: float) -> None:
-        known = self._seconds.get(name)
-        self._seconds[name] = seconds if known is None else known + _SMOOTHING * (seconds - known)
 
     # --- what becomes of it
 

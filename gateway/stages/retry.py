@@ -38,11 +38,11 @@ class RetryStage(Passable):
         self._clock = clock
         self._telemetry = telemetry
         self._budgets: dict[tuple[str, bool], RetryBudget] = {}
-        self._recent = RecentFailures()
+        self.recent = RecentFailures()
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Return what the attempts amount to, or ERR_RETRY_BUDGET for a repeat that the agent cannot afford."""
-        budget = self._budget(call.tool, call.lane)
+        budget = self.budget(call.tool, call.lane)
         is_repeat = self._is_agents_repeat(call)
         if is_repeat and not budget.charge(self._clock.now()):
             return Rejected(_refusal(call, budget.refill_s(self._clock.now())))
@@ -61,6 +61,24 @@ class RetryStage(Passable):
         outcome = last if doubt is None else await _conclude(call, doubt, last)
         if not is_repeat and not isinstance(outcome, Rejected):
             budget.deposit(call.tool.retry.budget_ratio, self._clock.now())
+        if last is outcome and isinstance(outcome, Success):
+            self.worked(call)
+            return outcome
+        return await self.go_on(call, proceed, budget, last, outcome)
+
+    def worked(self, call: Call) -> None:
+        """Note that the last attempt of a call was its success."""
+        call.is_in_doubt = False
+        if call.lane is FORWARD and self.recent.failed:
+            self.recent.forget((call.agent, call.action))
+
+    async def go_on(
+        self, call: Call, proceed: Handler, budget: RetryBudget, last: Outcome, outcome: Outcome
+    ) -> Outcome:
+        """Return what a call amounts to after its first attempt: settle the doubt it left, repeat what may be repeated.
+
+        `last` is what became of the attempt, `outcome` what it amounts to with those of earlier times.
+        """
         if isinstance(last, InDoubt):
             last = outcome = await self._settled(call, proceed, budget, last)
         while not isinstance(outcome, Success) and (delay_s := self._delay_s(call, last, outcome, budget)) is not None:
@@ -77,8 +95,8 @@ class RetryStage(Passable):
     def lets_pass(self, call: Call) -> bool:
         """Whether it is no repeat, or one that the agent can afford: the charge would be given back, nothing being sent."""
         now = self._clock.now()
-        is_repeat = self._recent.is_repeat((call.agent, call.action), now)
-        return not is_repeat or self._budget(call.tool, call.lane).has_one(now)
+        is_repeat = self.recent.is_repeat((call.agent, call.action), now)
+        return not is_repeat or self.budget(call.tool, call.lane).has_one(now)
 
     def refused(self, call: Call, outcome: Rejected) -> Rejected:
         """It was an attempt, and is not repeated."""
@@ -182,7 +200,7 @@ class RetryStage(Passable):
         return (
             call.lane is FORWARD
             and not call.is_settling_only
-            and self._recent.is_repeat((call.agent, call.action), self._clock.now())
+            and self.recent.is_repeat((call.agent, call.action), self._clock.now())
         )
 
     def _remember(self, call: Call, outcome: Outcome) -> None:
@@ -190,11 +208,12 @@ class RetryStage(Passable):
         if call.lane is not FORWARD or isinstance(outcome, Rejected) or _is_cut(outcome):
             return
         if isinstance(outcome, Failed | InDoubt) and outcome.fault not in WORKING:
-            self._recent.note((call.agent, call.action), self._clock.now())
+            self.recent.note((call.agent, call.action), self._clock.now())
         else:
-            self._recent.forget((call.agent, call.action))
+            self.recent.forget((call.agent, call.action))
 
-    def _budget(self, tool: ToolSpec, lane: Lane) -> RetryBudget:
+    def budget(self, tool: ToolSpec, lane: Lane) -> RetryBudget:
+        """Return the repeats that calls to a tool share, made where nobody has any yet."""
         key = (tool.domain.name, lane is not FORWARD)
         budget = self._budgets.get(key)
         if budget is None:

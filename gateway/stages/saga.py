@@ -57,7 +57,7 @@ class SagaStage(Passable):
     """Asks before, records after."""
 
     def __init__(self, trajectories: Trajectories, journal: Journal, telemetry: Telemetry) -> None:
-        self._trajectories = trajectories
+        self.trajectories = trajectories
         self._journal = journal
         self._telemetry = telemetry
 
@@ -65,7 +65,7 @@ class SagaStage(Passable):
         """Refuse what is not legal; record what happened."""
         if call.lane not in (FORWARD, FINALIZATION):
             return await proceed(call)
-        run = self._trajectories.get(call.trajectory) or await self._trajectories.find(call.trajectory)
+        run = self.trajectories.get(call.trajectory) or await self.trajectories.find(call.trajectory)
         if run is None:
             raise RuntimeError(f"run {call.trajectory} was resolved and is gone")
         is_settling = call.step is not None
@@ -75,48 +75,62 @@ class SagaStage(Passable):
             return Rejected(refusal)
         if call.operation.is_read:
             outcome = await proceed(call)
-            self._observe(run, call, outcome)
+            self.observe(run, call, outcome)
             return outcome
         try:
             outcome = await proceed(call)
         except BaseException as error:
-            if call.step is not None and not was_in_doubt:
-                self._note_broken_off(self._home(run, call) if run.is_lost else run, call, error)
+            if not was_in_doubt:
+                self.broken_off(run, call, error)
             raise
         else:
             if call.step is None or (call.operation.is_staged and not is_settling):
                 return outcome
             if was_in_doubt and call.is_in_doubt:
                 outcome = await _concluded(call, outcome)
-            return await self._record(self._home(run, call) if run.is_lost else run, call, outcome)
+            return await self.record(run, call, outcome)
         finally:
-            if call.step is not None:
-                run = self._home(run, call) if run.is_lost else run
-                if run.busy:
-                    run.busy.discard(call.step)
-                    run.busy = run.busy or NONE
-                run.notify()
+            self.let_go(run, call)
+
+    def broken_off(self, run: Run, call: Call, error: BaseException) -> None:
+        """Note that a call was torn out of the pipeline: if its intent was written, its effect is unknown."""
+        if call.step is not None:
+            self._note_broken_off(self._home(run, call) if run.is_lost else run, call, error)
+
+    def let_go(self, run: Run, call: Call) -> None:
+        """The call's step, if it came to be one, is on its way no more."""
+        if call.step is None:
+            return
+        if run.is_lost:
+            run = self._home(run, call)
+        if run.busy:
+            run.busy.discard(call.step)
+            run.busy = run.busy or NONE
+        run.notify()
 
     def lets_pass(self, call: Call) -> bool:
         """Whether a fresh step is legal in the run at hand."""
-        run = self._trajectories.at_hand(call)
+        run = self.trajectories.at_hand(call)
         return run is not None and admits(run.state, call.operation) is None
 
     def _home(self, run: Run, call: Call) -> Run:
         """Return the run that the call's step lies in, in place of one that is lost: while the call waited (for people, in a
         queue) a write of its run may have failed, and its step was intended in the run read anew."""
-        current = self._trajectories.get(call.trajectory)
+        current = self.trajectories.get(call.trajectory)
         step = None if current is None or call.step is None else current.state.steps.get(call.step)
         return current if current is not None and step is not None and step.key == call.key else run
 
-    async def _record(self, run: Run, call: Call, outcome: Outcome) -> Outcome:
+    async def record(self, run: Run, call: Call, outcome: Outcome) -> Outcome:
+        """Record what became of a call whose intent was written; return what the agent gets, once that is durable."""
+        if run.is_lost:
+            run = self._home(run, call)
         if run.flying and (flight := run.flying.get(call)) is not None:
             flight.answer = outcome
         record: StepCommitted | StepFailed | StepInDoubt | None
         answer: Outcome
         try:
             if isinstance(outcome, Success):
-                record = await self._committed(call, outcome.reply)
+                record = self._committed_at_hand(call, outcome.reply) or await self._committed(call, outcome.reply)
                 is_plain = record.bad is None and record.unbound is None
                 answer = outcome if is_plain else await _with_a_but(call, outcome, record)
             else:
@@ -126,15 +140,8 @@ class SagaStage(Passable):
             raise
         if record is None or not (records := self._amounts_to(run, call, record)):
             return answer
-        future = self._trajectories.record(run, records)
-        self._telemetry.step_changed(
-            call.trajectory,
-            record.step,
-            call.operation.name,
-            _STATE[type(records[0])],
-            call.operation.tier,
-            call.tool.name,
-        )
+        future = self.trajectories.record(run, records)
+        self._telemetry.step_reached(call, record.step, _STATE[type(records[0])])
         if call.operation.journal is _LAZY:
             return answer
         try:
@@ -191,25 +198,36 @@ class SagaStage(Passable):
         )
 
     def _is_in_doubt(self, call: Call) -> bool:
-        run = self._trajectories.get(call.trajectory)
+        run = self.trajectories.get(call.trajectory)
         return run is not None and call.step in run.state.in_doubt
 
+    def _committed_at_hand(self, call: Call, reply: Reply) -> StepCommitted | None:
+        """Return what `_committed` returns, where it takes no reading to know."""
+        body = reply.body
+        if type(body) is not BytesBody or len(body.data) > INLINE_LIMIT:
+            return None
+        if not _is_evaluated(call.operation):
+            return self._commit(call, reply, body.data, {})
+        asked = _env_at_hand(call)
+        if asked is None:
+            return None
+        return self._commit(call, reply, body.data, _with_answer(asked, call, reply, body.data))
+
     async def _committed(self, call: Call, reply: Reply) -> StepCommitted:
-        body, operation = reply.body, call.operation
-        stored: bytes | str
-        if type(body) is BytesBody and len(body.data) <= INLINE_LIMIT:
-            data = stored = body.data
-        else:
-            whole = await body_bytes(body, EVALUATED_LIMIT)
-            stored = whole if whole is not None and len(whole) <= INLINE_LIMIT else await self._keep(body)
-            data = whole or b""
+        body = reply.body
+        whole = await body_bytes(body, EVALUATED_LIMIT)
+        stored = whole if whole is not None and len(whole) <= INLINE_LIMIT else await self._keep(body)
         env: Environment = {}
-        if _is_evaluated(operation):
+        if _is_evaluated(call.operation):
             asked = _env_at_hand(call)
-            env = _with_answer(await call_env(call) if asked is None else asked, call, reply, data)
+            env = _with_answer(await call_env(call) if asked is None else asked, call, reply, whole or b"")
+        return self._commit(call, reply, stored, env)
+
+    def _commit(self, call: Call, reply: Reply, stored: bytes | str, env: Environment) -> StepCommitted:
+        operation = call.operation
         bad = _unmet(operation.postcondition, env) if call.is_answer_known else None
         compensator, unbound = _bind(call, env)
-        lease, lease_until = lease_of(call, env, self._trajectories.at()) if operation.lease else (None, None)
+        lease, lease_until = lease_of(call, env, self.trajectories.at()) if operation.lease else (None, None)
         leak = operation.leak
         return StepCommitted(
             call.step or 0,
@@ -231,22 +249,26 @@ class SagaStage(Passable):
             self._telemetry.background_failed("keeping a large answer", error)
             return b""
 
-    def _observe(self, run: Run, call: Call, outcome: Outcome) -> None:
-        if isinstance(outcome, Rejected):
+    def observe(self, run: Run, call: Call, outcome: Outcome) -> None:
+        """Record what became of a read."""
+        status: int | None
+        if type(outcome) is Success:
+            said, status = "success", outcome.reply.status
+        elif isinstance(outcome, Rejected):
             return
-        reply = None if isinstance(outcome, InDoubt) else outcome.reply
-        path = call.request.target.partition(b"?")[0].decode("latin-1")
-        status = None if reply is None else reply.status
-        self._trajectories.note_read(
-            run, (call.tool.name, call.operation.name, call.request.method, path, _OBSERVED[type(outcome)], status)
-        )
+        else:
+            reply = outcome.reply if isinstance(outcome, Failed) else None
+            said, status = _OBSERVED[type(outcome)], None if reply is None else reply.status
+        request = call.request
+        path = request.target.partition(b"?")[0].decode("latin-1")
+        self.trajectories.note_read(run, (call.tool.name, call.operation.name, request.method, path, said, status))
         if run.flying and (flight := run.flying.get(call)) is not None:
             flight.taken.pop("calls", None)  # from here on the run's records tell of it
 
     def _note_broken_off(self, run: Run, call: Call, error: BaseException) -> None:
         """A call that was torn out of the pipeline after its intent: its effect is unknown."""
         detail = f"the call was broken off in the gateway ({type(error).__name__}) after its intent was written"
-        self._trajectories.decide(run, Doubt(step=call.step or 0, fault=Fault.CANCELLED.value, detail=detail))
+        self.trajectories.decide(run, Doubt(step=call.step or 0, fault=Fault.CANCELLED.value, detail=detail))
 
 
 async def _concluded(call: Call, last: Outcome) -> Outcome:

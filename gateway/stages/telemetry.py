@@ -17,31 +17,35 @@ class TelemetryStage(Passable):
     """Reports calls."""
 
     def __init__(self, clock: Clock, telemetry: Telemetry) -> None:
-        self._clock = clock
-        self._telemetry = telemetry
+        self.clock = clock
+        self.telemetry = telemetry
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
         """Report the call's beginning and end."""
-        handle = self._telemetry.call_started(call)
+        handle = self.telemetry.call_started(call)
         try:
             outcome = await proceed(call)
         except asyncio.CancelledError as error:
-            self._telemetry.call_finished(handle, call, error, self._clock.now() - call.started)
+            self.telemetry.call_finished(handle, call, error, self.clock.now() - call.started)
             raise
         except Exception as error:
-            self._telemetry.background_failed(f"call to {call.tool.name}", error)
-            self._telemetry.call_finished(handle, call, error, self._clock.now() - call.started)
-            return Rejected(_internal(call))
-        self._telemetry.call_finished(handle, call, outcome, self._clock.now() - call.started)
+            return self.failed(handle, call, error)
+        self.telemetry.call_finished(handle, call, outcome, self.clock.now() - call.started)
         return outcome
+
+    def failed(self, handle: object, call: Call, error: Exception) -> Rejected:
+        """Report a bug that ended a call; return what the agent gets instead of a broken connection."""
+        self.telemetry.background_failed(f"call to {call.tool.name}", error)
+        self.telemetry.call_finished(handle, call, error, self.clock.now() - call.started)
+        return Rejected(_internal(call))
 
     def passed(self, call: Call) -> None:
         """Report the call's beginning."""
-        self._telemetry.call_started(call)
+        self.telemetry.call_started(call)
 
     def refused(self, call: Call, outcome: Rejected) -> Rejected:
         """Report its end."""
-        self._telemetry.call_finished(call.trace, call, outcome, self._clock.now() - call.started)
+        self.telemetry.call_finished(call.trace, call, outcome, self.clock.now() - call.started)
         return outcome
 
 

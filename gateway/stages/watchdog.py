@@ -80,7 +80,8 @@ def watched(tool: ToolSpec, operation: Operation) -> bool:
 class WatchdogStage(Passable):
     """Holds the watchdogs of runs to what happens in them.
 
-    `revoke` is called with the name of a run that is stopped for good: its credentials end with it.
+    `revoke` is called with the name of a run that is stopped for good: its credentials end with it. `asking` holds the
+    questions for the state of a tool's world that are under way, by run.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class WatchdogStage(Passable):
         self._telemetry = telemetry
         self._prober = prober
         self._pipeline = pipeline
-        self._asking: dict[str, asyncio.Task[None]] = {}
+        self.asking: dict[str, asyncio.Task[None]] = {}
         self.revoke: Callable[[str], object] = lambda name: None
 
     async def __call__(self, call: Call, proceed: Handler) -> Outcome:
@@ -134,15 +135,38 @@ class WatchdogStage(Passable):
         dog = run.watch or self._first(run, call)
         if dog is None:
             return outcome
-        if isinstance(outcome, Success) and is_read:
-            self._was_read(run, dog, call, outcome.reply)
-        elif isinstance(outcome, Success):
-            if not outcome.is_replay:
-                await self._was_done(run, dog, call, outcome.reply)
-        else:
-            self._after(run, dog, call, outcome)
+        is_step = self._hear(run, dog, call, outcome)
+        if is_step and call.tool.state is not None:
+            await self._ask_state(run, dog, call, call.tool.state)
         self._show_entropy(call, dog)
         return outcome
+
+    def hear(self, run: Run, call: Call, outcome: Outcome) -> None:
+        """Tell the watchdog of a run, that had one before the call, what became of a call to a tool without a state."""
+        if run.is_lost or run.state.id != call.trajectory:
+            current = self._trajectories.get(call.trajectory)
+            if current is None or current.is_lost:
+                return
+            run = current
+        dog = run.watch or self._first(run, call)
+        if dog is None:
+            return
+        if call.operation.is_read and type(outcome) is Success:
+            self._was_read(run, dog, call, outcome.reply)
+        else:
+            self._hear(run, dog, call, outcome)
+        if call.trace is not None or not dog.step % _ENTROPY_EVERY:
+            self._telemetry.entropy_seen(call, dog.entropy_bits)
+
+    def _hear(self, run: Run, dog: Watchdog, call: Call, outcome: Outcome) -> bool:
+        """Tell it; return whether a step of the run was done."""
+        if not isinstance(outcome, Success):
+            self._after(run, dog, call, outcome)
+        elif call.operation.is_read:
+            self._was_read(run, dog, call, outcome.reply)
+        elif not outcome.is_replay:
+            return self._was_done(run, dog, call, outcome.reply)
+        return False
 
     def lets_pass(self, call: Call) -> bool:
         """Whether there is a watchdog at hand that has nothing to say about this call, and no state to hear of first."""
@@ -150,7 +174,7 @@ class WatchdogStage(Passable):
         dog = None if run is None else run.watch
         if run is None or dog is None or run.is_lost or run.state.circles is not None:
             return False
-        if not is_read and (call.tool.state is not None or run.state.id in self._asking):
+        if not is_read and (call.tool.state is not None or run.state.id in self.asking):
             return False
         return not dog.may_object(call.action) or dog.check(call.action, is_read=is_read) is None
 
@@ -172,11 +196,11 @@ class WatchdogStage(Passable):
         dog, circles = run.watch, run.state.circles
         if dog is None or circles is not None or dog.may_object(call.action):
             return True
-        return not is_read and (call.tool.state is not None or run.state.id in self._asking)
+        return not is_read and (call.tool.state is not None or run.state.id in self.asking)
 
     async def close(self) -> None:
         """Stop asking tools for their state."""
-        tasks = list(self._asking.values())
+        tasks = list(self.asking.values())
         for task in tasks:
             task.cancel()
         if tasks:
@@ -198,7 +222,7 @@ class WatchdogStage(Passable):
         if state.phase not in _OPEN:
             return None
         dog = self.dog(run)
-        if not call.operation.is_read and (call.tool.state is not None or state.id in self._asking):
+        if not call.operation.is_read and (call.tool.state is not None or state.id in self.asking):
             await self._know_state(run, dog, call)
         loop = dog.check(call.action, is_read=call.operation.is_read)
         if loop is None or state.collects(call.action.hex()):
@@ -282,18 +306,17 @@ class WatchdogStage(Passable):
         dog.effects.looked(dog.step if watched.poll is not None else hash(action) ^ (result or 0))
         self._measure(run, dog, call, reply)
 
-    async def _was_done(self, run: Run, dog: Watchdog, call: Call, reply: Reply) -> None:
+    def _was_done(self, run: Run, dog: Watchdog, call: Call, reply: Reply) -> bool:
         action, number = call.action, call.step
         dog.acted(action, None, _DONE, is_change=True, number=number)
         step = None if number is None else run.state.steps.get(number)
         if step is None or number is None:
-            return
+            return False
         undo = None if step.compensator is None else inverse(step.compensator)
         dog.state_is(dog.effects.changed(_own(call), undo, action_hash(action), number), _NET, laps=2)
         if call.operation.watch is not None:
             self._measure(run, dog, call, reply)
-        if call.tool.state is not None:
-            await self._ask_state(run, dog, call, call.tool.state)
+        return True
 
     def _was_refused(self, run: Run, dog: Watchdog, call: Call, fault: Fault, reply: Reply | None) -> None:
         action, is_read = call.action, call.operation.is_read
@@ -339,20 +362,20 @@ class WatchdogStage(Passable):
 
     async def _know_state(self, run: Run, dog: Watchdog, call: Call) -> None:
         """Before a change: hear what was asked after the last one, and, before the first, what there is to begin with."""
-        asking = self._asking.get(run.state.id)
+        asking = self.asking.get(run.state.id)
         if asking is not None:
             await asyncio.wait((asking,), timeout=max(0.0, call.deadline - self._clock.now()))
         if call.tool.state is not None and not dog.has_states_of(call.tool.name):
             await self._ask_state(run, dog, call, call.tool.state)
-            if (asking := self._asking.get(run.state.id)) is not None:
+            if (asking := self.asking.get(run.state.id)) is not None:
                 await asyncio.wait((asking,), timeout=max(0.0, call.deadline - self._clock.now()))
 
     async def _ask_state(self, run: Run, dog: Watchdog, call: Call, state: StateProbe) -> None:
-        if run.state.id in self._asking:
+        if run.state.id in self.asking:
             return
         env = await call_env(call)
         task = asyncio.get_running_loop().create_task(self._ask(run, call, state, env), name=f"state of {run.state.id}")
-        self._asking[run.state.id] = task
+        self.asking[run.state.id] = task
         task.add_done_callback(partial(self._asked, run.state.id))
 
     async def _ask(self, run: Run, call: Call, state: StateProbe, env: Environment) -> None:
@@ -378,7 +401,7 @@ class WatchdogStage(Passable):
             return None
 
     def _asked(self, name: str, task: asyncio.Task[None]) -> None:
-        self._asking.pop(name, None)
+        self.asking.pop(name, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._telemetry.background_failed("asking for a tool's state", error)
 

@@ -25,7 +25,7 @@ from gateway.storm.scenario import LoadSettings
 from gateway.storm.trip import Gateway, Lab, Station, Trip
 from gateway.storm.virtualtime import VirtualClock, VirtualLoop, pause
 from gateway.storm.world import World
-from gateway.telemetry import Telemetry
+from gateway.telemetry import Telemetry, Told
 
 __all__ = ["Staged"]
 
@@ -110,6 +110,9 @@ class _Watch(Telemetry):
         return None
 
     def attempt_finished(self, handle: object, call: Call, outcome: Outcome | BaseException, seconds: float) -> None:
+        pass
+
+    def attempt_ended(self, handle: object, call: Call, outcome: Outcome, seconds: float, told: Told) -> None:
         pass
 
     def retry_scheduled(self, call: Call, fault: Fault, delay_s: float) -> None:

@@ -8,7 +8,7 @@ live timeline, `export` the switches of the OpenTelemetry SDK (the extra `seawal
 from gateway.telemetry.events import Event, Subscription
 from gateway.telemetry.export import TracingUnavailable, configure_tracing
 from gateway.telemetry.metrics import DomainUse, Statistics
-from gateway.telemetry.report import Telemetry
+from gateway.telemetry.report import Telemetry, Told
 from gateway.telemetry.settings import LogFormat, TelemetrySettings
 from gateway.telemetry.traces import CONTEXT_HEADERS, outgoing
 
@@ -21,6 +21,7 @@ __all__ = [
     "Subscription",
     "Telemetry",
     "TelemetrySettings",
+    "Told",
     "TracingUnavailable",
     "configure_tracing",
     "outgoing",

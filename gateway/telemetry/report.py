@@ -10,7 +10,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import Any, Concatenate, ParamSpec, TextIO, TypeVar, cast
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TextIO, TypeVar, cast
 
 from opentelemetry import trace
 
@@ -20,7 +20,8 @@ from gateway.core.call import Call
 from gateway.core.codes import Code
 from gateway.core.fault import Fault
 from gateway.core.manifest import Tier
-from gateway.core.outcome import Outcome
+from gateway.core.outcome import Outcome, Success
+from gateway.core.tool import Operation, ToolSpec
 from gateway.telemetry.events import Event, Subscription, Timeline
 from gateway.telemetry.export import configure_tracing, instrument_aiohttp, shut_down
 from gateway.telemetry.logs import configure_logging
@@ -56,6 +57,15 @@ TRAJECTORY_STATES = frozenset(
 )
 TIERS = frozenset(Tier)
 COMPENSATION_RESULTS = {"compensated": "compensated", "compensation_failed": "failed"}
+
+
+class Told(NamedTuple):
+    """How successes of an operation are counted: the label of its tool, those of its calls, and those of its attempts."""
+
+    name: str
+    calls: tuple[str, str, str, str]
+    attempts: tuple[str, str]
+
 
 _log = logging.getLogger("gateway")
 _P = ParamSpec("_P")
@@ -214,6 +224,29 @@ class Telemetry:
         except Exception as error:
             self.background_failed("telemetry.call_finished", error)
 
+    def told_of(self, tool: ToolSpec, operation: Operation) -> Told:
+        """Return how successes of an operation are counted, for `call_ended` and `attempt_ended`."""
+        name = self.metrics.tools.learn(tool.name)
+        return Told(name, (name, tool.domain.name, operation.tier, "success"), (name, Fault.NONE))
+
+    def call_ended(self, handle: object, call: Call, outcome: Outcome, seconds: float, told: Told) -> None:
+        """Do what `call_finished` does, for calls of an operation that `told_of` knows: most are only counted."""
+        try:
+            if (
+                handle is None
+                and type(outcome) is Success
+                and not outcome.is_replay
+                and not self.timeline.is_watched
+                and not self._is_debug()
+            ):
+                self.metrics.calls[told.calls] += 1
+                self.metrics.call_seconds.observe(told.name, seconds)
+                return
+        except Exception as error:
+            self.background_failed("telemetry.call_ended", error)
+            return
+        self.call_finished(handle, call, outcome, seconds)
+
     def attempt_started(self, call: Call) -> object:
         """Open the span of one attempt; sets `call.traceparent` so that the tool's spans hang below it."""
         try:
@@ -226,23 +259,30 @@ class Telemetry:
             self.background_failed("telemetry.attempt_started", error)
             return None
 
+    def attempt_ended(self, handle: object, call: Call, outcome: Outcome, seconds: float, told: Told) -> None:
+        """Do what `attempt_finished` does, for attempts at an operation that `told_of` knows: most are only counted."""
+        try:
+            if handle is None and type(outcome) is Success and not self.timeline.is_watched and not self._is_debug():
+                self.metrics.attempts[told.attempts] += 1
+                return
+        except Exception as error:
+            self.background_failed("telemetry.attempt_ended", error)
+            return
+        self.attempt_finished(handle, call, outcome, seconds)
+
     def attempt_finished(self, handle: object, call: Call, outcome: Outcome | BaseException, seconds: float) -> None:
         """Close the attempt's span and count the attempt."""
         try:
-            self._attempt_finished(handle, call, outcome, seconds)
+            verdict, name, metrics = judge(outcome), call.tool.name, self.metrics
+            metrics.attempts[(metrics.tools.get(name) or metrics.tools.learn(name), verdict.fault)] += 1
+            if handle is not None and isinstance(handle, AttemptSpan):
+                handle.finished(verdict)
+            if self._is_debug():
+                _log.debug("attempt finished", extra={**_call_fields(call), **_verdict_fields(verdict, seconds)})
+            if self.timeline.is_watched:
+                self._tell("attempt.finished", **_call_fields(call), **_verdict_fields(verdict, seconds))
         except Exception as error:
             self.background_failed("telemetry.attempt_finished", error)
-
-    def _attempt_finished(self, handle: object, call: Call, outcome: Outcome | BaseException, seconds: float) -> None:
-        verdict = judge(outcome)
-        tool = self.metrics.tools.get(call.tool.name) or self.metrics.tools.learn(call.tool.name)
-        self.metrics.attempts[(tool, verdict.fault)] += 1
-        if isinstance(handle, AttemptSpan):
-            handle.finished(verdict)
-        if self._is_debug():
-            _log.debug("attempt finished", extra={**_call_fields(call), **_verdict_fields(verdict, seconds)})
-        if self.timeline.is_watched:
-            self._tell("attempt.finished", **_call_fields(call), **_verdict_fields(verdict, seconds))
 
     @_never_raises
     def retry_scheduled(self, call: Call, fault: Fault, delay_s: float) -> None:
@@ -296,6 +336,13 @@ class Telemetry:
     def step_reached(self, call: Call, step: int, state: str) -> None:
         """The step that a call is has come to another state; see `step_changed`."""
         operation = call.operation
+        try:
+            if state in _ORDINARY and not self.timeline.is_watched and not self._is_debug():
+                self.metrics.steps[(operation.tier, state)] += 1
+                return
+        except Exception as error:
+            self.background_failed("telemetry.step_reached", error)
+            return
         self.step_changed(call.trajectory, step, operation.name, state, operation.tier, call.tool.name)
 
     def _step_changed(self, trajectory: str, step: int, operation: str, state: str, tier: str, tool: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
@@ -11,6 +12,7 @@ from gateway.core.admission import (
     Admission,
     AdmissionRefusal,
     AdmissionSettings,
+    Holding,
     RateSettings,
     Ticket,
     TicketState,
@@ -229,7 +231,7 @@ class TestGivingBack:
         granted(admission)
         for number in range(5_000):
             admission.give_back(queued(admission, f"agent-{number % 7}"), 1.0)
-        assert len(admission._forward._agents) == 1
+        assert len(admission._forward.holdings) == 1
         assert len(admission._forward._offers) <= 20
 
 
@@ -251,6 +253,43 @@ class TestReload:
         waiting = queued(admission)
         admission.reconfigure(AdmissionSettings(concurrency=2, reserved=0))
         assert admission.grant_next(1.0) is waiting
+
+
+TURNS = st.lists(
+    st.tuples(st.sampled_from(["call", "call", "ours", "queued", "end"]), st.sampled_from("abc"), st.integers(0, 9)),
+    max_size=40,
+)
+
+
+@given(turns=TURNS)
+@hypothesis_settings(max_examples=150, deadline=None)
+def test_a_slot_without_a_ticket_is_the_slot_that_a_ticket_would_have_got(
+    turns: list[tuple[str, str, int]],
+) -> None:
+    """`enter` and `leave` leave behind what `grant_at_once` and `give_back` do, whoever else waits or is in flight."""
+    with_tickets, without = (pool(concurrency=3, reserved=1, queue=2) for _ in range(2))
+    held: list[tuple[Ticket, Ticket | Holding, float]] = []
+    for now, (what, agent, number) in enumerate(turns):
+        if what == "call":
+            ticket = with_tickets.grant_at_once(agent, is_ours=False, now=now, deadline=now + number)
+            holding = without.enter(agent, now, now + number)
+            assert (ticket is None) == (holding is None)
+            if ticket is not None and holding is not None:
+                held.append((ticket, holding, now))
+        elif what in ("ours", "queued"):
+            pair = [ask(one, agent, now=now, deadline=1e9, is_ours=what == "ours") for one in (with_tickets, without)]
+            if isinstance(pair[0], Ticket) and isinstance(pair[1], Ticket):
+                held.append((pair[0], pair[1], now))
+        elif held:
+            ticket, other, since = held.pop(number % len(held))
+            with_tickets.give_back(ticket, now)
+            if isinstance(other, Ticket):
+                without.give_back(other, now)
+            else:
+                assert without.leave(other, since, now) == with_tickets.has_waiting
+            for one in (with_tickets, without):
+                one.grant_next(now)
+        assert with_tickets.statistics() == without.statistics()
 
 
 class AnySchedule(RuleBasedStateMachine):
@@ -319,8 +358,8 @@ class AnySchedule(RuleBasedStateMachine):
         for ticket in self.live:
             self.admission.give_back(ticket, self.now)
         assert self.admission.is_idle
-        assert not self.admission._forward._agents
-        assert not self.admission._ours._agents
+        assert not self.admission._forward.holdings
+        assert not self.admission._ours.holdings
 
 
 AnySchedule.TestCase.settings = hypothesis_settings(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
@@ -385,6 +386,40 @@ def test_the_docstring_draws_every_row_of_the_table() -> None:
         assert [row[:4] for row in rows] == [[before, cause, "->", after]]
 
 
+@given(
+    turns=st.lists(
+        st.tuples(st.sampled_from([0.0, 0.1, 3.0, 41.0]), st.sampled_from([*Verdict, None, None]), st.integers(0, 3)),
+        max_size=60,
+    )
+)
+@hypothesis_settings(max_examples=200, deadline=None)
+def test_a_call_without_a_permit_counts_as_with_one(turns: list[tuple[float, Verdict | None, int]]) -> None:
+    """While the breaker is closed, and for calls that end after it has moved on."""
+    settings = BreakerSettings(cooldown=8.0, max_age=40.0, slow_after=1.0, minimum=4)
+    plain, quick = Breaker(settings), Breaker(settings)
+    out: list[tuple[Permit, Permit | int]] = []
+    now = 0.0
+    for passes_s, verdict, number in turns:
+        now += passes_s
+        if verdict is None:
+            permit = plain.acquire(now, may_be_canary=True, lease_s=5.0)
+            generation = quick.acquire_at_once()
+            other = quick.acquire(now, may_be_canary=True, lease_s=5.0) if generation is None else generation
+            if isinstance(permit, Permit) and not isinstance(other, BreakerRefusal):
+                out.append((permit, other))
+            else:
+                assert permit == other
+        elif out:
+            permit, other = out.pop(number % len(out))
+            elapsed_s = 0.5 * number
+            moves = plain.settle(permit, verdict, now, elapsed_s)
+            if isinstance(other, Permit):
+                assert quick.settle(other, verdict, now, elapsed_s) == moves
+            else:
+                assert quick.settle_at_once(other, verdict, now, elapsed_s) == moves
+        assert plain.statistics(now) == quick.statistics(now)
+
+
 class AnySchedule(RuleBasedStateMachine):
     """Calls that start, end, are cancelled, get lost or arrive late in any order, over restarts and reloads."""
 
@@ -457,7 +492,7 @@ class AnySchedule(RuleBasedStateMachine):
     @invariant()
     def the_counters_are_what_a_recount_gives(self) -> None:
         ring = self.breaker._ring
-        assert ring.failures == sum(failed for _, failed, _ in ring._samples)
+        assert ring.failures == sum(failed for _, failed, _ in ring.samples)
         assert len(ring) <= self.settings.window
 
     @invariant()

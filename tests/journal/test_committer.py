@@ -145,6 +145,23 @@ async def test_lazy_appends_go_by_themselves_after_a_while(store, make):
     assert store.notes[-1] == {"x": b"1"}
 
 
+async def test_the_disk_is_tried_again_though_the_timer_rang_while_it_was_asked(store, make):
+    committer = make(lazy_s=0.001, retry_s=0.001)
+    store.gate.clear()
+    store.script = [JournalUnavailable("disk full")]
+    failing = committer.append(append("a", 0))
+    await store.called.wait()
+    committer.remember("x", b"1")
+    while committer._timer is not None:
+        await passes(1)
+    store.gate.set()
+    with pytest.raises(JournalUnavailable):
+        await failing
+    while not committer.is_healthy:
+        await passes(1)
+    assert store.notes[-1] == {"x": b"1"}
+
+
 async def test_a_batch_full_of_lazy_appends_does_not_wait(store, make):
     committer = make(batch_appends=3)
     await asyncio.gather(*(committer.append(append(f"{n}", 0), lazy=True) for n in range(3)))

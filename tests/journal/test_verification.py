@@ -19,7 +19,7 @@ from gateway.journal.chain import read_checkpoint
 from gateway.journal.keyring import KeyRing, KeyRingError
 from gateway.journal.offline import acknowledge_folder, verify_folder
 from gateway.journal.sqlite import SqliteJournal
-from gateway.journal.verification import Verdict
+from gateway.journal.verification import Range, Verdict, _Excuses
 from tests.journal.backends import append
 
 
@@ -380,3 +380,28 @@ async def test_records_from_before_the_seal_are_counted_and_not_vouched_for(data
         connection.execute("DELETE FROM envelope")
     with pytest.raises(JournalCorrupt):
         await SqliteJournal.open(data)
+
+
+class Seldom(list):
+    """A list that counts how often it is looked into, and is never gone through."""
+
+    looks = 0
+
+    def __getitem__(self, index):
+        self.looks += 1
+        return super().__getitem__(index)
+
+    def __iter__(self):
+        raise AssertionError("gone through from the beginning")
+
+
+def test_a_hole_is_found_with_few_looks_however_many_there_are():
+    """Retention leaves one between any two of the journal's own entries: verifying took the square of them."""
+    holes = Seldom(Range(first, first + 4, b"%d" % first) for first in range(1, 50_000, 10))
+    excuses = _Excuses(holes=holes)
+    assert excuses.hole(25_001, 25_005) == (b"25001", False)
+    assert excuses.hole(25_003, 25_005) == (b"25001", False)
+    assert excuses.hole(25_001, 25_004) is None  # ends beyond what is missing
+    assert excuses.hole(25_006, 25_007) is None
+    assert excuses.hole(0, 0) is None
+    assert holes.looks < 100

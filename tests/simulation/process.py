@@ -305,6 +305,8 @@ class Process:
         done = [e for e in world.ledger if e.item == item and e.kind != "undone"]
         match step.state:
             case StepState.IN_DOUBT:
+                if done:
+                    world.seen_to.add(item)
                 return "landed" if done else "not_landed"
             case StepState.COMPENSATION_FAILED:
                 if len(world.effects(item, "undone")) < len(done):
