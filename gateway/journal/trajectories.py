@@ -817,7 +817,7 @@ class Trajectories:
         Anything else was decided on what was lost, and has to be decided anew.
         """
         name = lost.state.id
-        run = self._runs.get(name) or self._closed.get(name)
+        run = self.known(name)
         observed = [is_observation(record, is_lazy=is_lazy) for record in records]
         is_fit = all(
             is_seen or isinstance(record, _OUTCOMES) for record, is_seen in zip(records, observed, strict=True)
