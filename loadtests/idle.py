@@ -80,16 +80,18 @@ async def _while_called(rig: Rig, something: Coroutine[object, object, None]) ->
 
 
 async def _count() -> tuple[float, Counter[str]]:
+    before = _of_runs()
     async with standing(WRITE, is_still=True, backend=JournalBackend.SQLITE) as rig:
         _from_the_first(rig)
         await _open(rig, COUNTED)
         await _park_all(rig)
-        gc.collect()
-        left = Counter(type(one).__name__ for one in gc.get_objects() if isinstance(one, _OF_RUNS))
-        return table_bytes(rig.gateway._trajectories), left
+        return table_bytes(rig.gateway._trajectories), _of_runs() - before
 
 
-_OF_RUNS = (Run, Trajectory, Step, Watchdog)
+def _of_runs() -> Counter[str]:
+    """Count what there is of runs in this process, whosever it is."""
+    gc.collect()
+    return Counter(type(one).__name__ for one in gc.get_objects() if isinstance(one, (Run, Trajectory, Step, Watchdog)))
 
 
 def count() -> tuple[float, Counter[str]]:

@@ -110,7 +110,7 @@ class Run:
         busy: steps that are on their way in this process.
         flying: calls on their way that a budget counts; `stages/budget.py` keeps them here.
         leases_over: of its leases, how many people were told to be over.
-        pending: appends that are not durable yet.
+        pending: appends that are not durable yet, in their order; no values.
         touched_s: monotonic time of the last call.
         parent: the run that counts it among its children, if that is not the one its packet names: that one is over.
         meter: what it has spent, once somebody asks; `stages/budget.py` keeps it here.
@@ -146,7 +146,7 @@ class Run:
         self.busy: set[int] = NONE
         self.flying: dict[Call, Flight] = NOTHING
         self.leases_over = 0
-        self.pending: set[asyncio.Future[None]] = NONE
+        self.pending: dict[asyncio.Future[None], None] = NOTHING
         self.touched_s = touched_s
         self.parent = ""
         self.meter: Meter | None = None
@@ -156,6 +156,11 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.state.id} {self.state.phase} version={self.state.version} busy={len(self.busy)}>"
+
+    async def written(self) -> None:
+        """Wait until what is pending now is durable, or failed, one after the other: a set has another order every time."""
+        for pending in tuple(self.pending):
+            await asyncio.wait((pending,))
 
     def lineage(self) -> list[Run]:
         """Return the run, its parent, and so on up: those whose budgets it spends from."""
@@ -431,8 +436,7 @@ class Trajectories:
             JournalCorrupt: it is not where the run says.
             JournalUnavailable: it cannot be read.
         """
-        for pending in list(run.pending):
-            await asyncio.wait((pending,))
+        await run.written()
         step = run.state.steps[number]
         entries = await self.journal.read(run.state.id, step.intended - 1)
         intended = decode(entries[0].kind, entries[0].data) if entries else None
@@ -525,7 +529,7 @@ class Trajectories:
         """
         for _ in range(_READINGS):
             while run.pending:
-                await asyncio.wait(set(run.pending))
+                await run.written()
             if not run.is_lost:
                 return run
             run = await self.find(run.state.id) or run  # what is written as it is read may fail, too
@@ -542,7 +546,7 @@ class Trajectories:
         if records:
             await asyncio.shield(self.record(run, records))
         elif run.pending:
-            await asyncio.wait(set(run.pending))
+            await run.written()
             if run.is_lost:
                 raise JournalUnavailable(f"run {run.state.id} has to be read again after a failed write")
         return None
@@ -604,9 +608,9 @@ class Trajectories:
         append = Append(state.id, before, entries, state.phase._value_, state.is_open, state.agent, claims, is_owed)
         future = self.journal.append(append, lazy=is_lazy)
         if run.pending:
-            run.pending.add(future)
+            run.pending[future] = None
         else:
-            run.pending = {future}
+            run.pending = {future: None}
         return future
 
     def _follow(
@@ -784,9 +788,9 @@ class Trajectories:
         future: asyncio.Future[None],
     ) -> None:
         pending = run.pending
-        pending.discard(future)
+        pending.pop(future, None)
         if not pending:
-            run.pending = NONE
+            run.pending = NOTHING
         if future.cancelled():
             seen_to.cancel()
             return
@@ -925,7 +929,7 @@ class Trajectories:
         if lost is not None and not lost.is_lost:
             return lost
         if lost is not None and lost.pending:
-            await asyncio.wait(lost.pending)
+            await lost.written()
         if name.startswith(OWN):
             return None
         entries = await self.journal.read(name)

@@ -21,7 +21,7 @@ from gateway.core.outbox import Send
 from gateway.core.outcome import Failed, InDoubt, Success
 from gateway.core.records import StepCommitted, StepReleased
 from gateway.core.saga import Nothing, Stuck, Undo, Wait
-from gateway.core.sparse import excluding, including
+from gateway.core.sparse import including
 from gateway.core.trajectory import Phase, StepState
 from gateway.ingress import desk
 from gateway.journal import trajectories
@@ -511,10 +511,14 @@ def _stale_leases() -> AbstractContextManager[Any]:
 
 @mutation("a run whose write failed is read again")
 def _memory_believed() -> AbstractContextManager[Any]:
-    def appended(self: Any, run: Any, before: int, records: Any, entries: Any, is_lazy: bool, future: Any) -> None:
-        run.pending = excluding(run.pending, future)
-        if not future.cancelled():
-            future.exception()
+    def appended(
+        self: Any, run: Any, before: int, records: Any, entries: Any, is_lazy: bool, seen_to: Any, future: Any
+    ) -> None:
+        run.pending.pop(future, None)
+        if not future.cancelled() and (error := future.exception()) is not None:
+            seen_to.set_exception(error)
+        elif not seen_to.done():
+            seen_to.set_result(None)
 
     return _patch(trajectories.Trajectories, "_appended", appended)
 

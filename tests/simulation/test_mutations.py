@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -14,6 +15,9 @@ from tests.simulation.plan import canonical, directed
 from tests.simulation.schedule import Report, play, play_seed
 
 SEEDS = 1500
+
+_MISCALLED = re.compile(r".*(positional|keyword|required) (keyword-only )?argument.*|.*has no attribute.*")
+"""A mutation that cannot even be called would turn everything red, and show nothing."""
 
 
 def schedules() -> Iterator[Callable[[], Report]]:
@@ -36,7 +40,9 @@ def test_without_this_step_the_simulation_turns_red(step: str) -> None:
         for schedule in schedules():
             try:
                 schedule()
-            except Exception:
+            except Exception as error:
+                if stale := _MISCALLED.search(str(error)):
+                    pytest.fail(f"the mutation itself is out of date: {stale[0]}")
                 return
     pytest.fail(f"{SEEDS} schedules did not notice that a step is missing: {step}")
 
