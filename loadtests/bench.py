@@ -108,7 +108,7 @@ def main(
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     rows = summarise(samples, base=base, direct=Direct.name)
-    verdicts = judge(samples, sync_us=float(str(machine["fdatasync p50 us"])))
+    verdicts = judge(samples, sync_us=float(str(machine["fdatasync at 600/s p50 us"])))
     section = render(machine, rows, verdicts, base=base, absent=absent)
     click.echo(section)
     if json_file is not None:

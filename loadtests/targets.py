@@ -24,7 +24,8 @@ class Target:
         claim: the target in words.
         system, workload: what is judged; `connections` where, by the worst of them; `rate` 0 is a closed loop.
         other: the system beside it; the system itself where nothing is beside it.
-        figure: of a sample, that of the other in the same round, and one sync of the disk in microseconds.
+        figure: of a sample, that of the other in the same round, and one sync of the disk in microseconds, at the open
+            loop's rate.
         is_floor: whether the figure must be at least `limit`; else it must be at most that.
     """
 

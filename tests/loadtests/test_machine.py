@@ -9,6 +9,12 @@ def test_the_probe_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_syncs_at_random_times_are_measured_alone(tmp_path: Path) -> None:
+    """What passes between two is no part of them: 500 of a tenth of a millisecond take no second."""
+    p50_us, _ = fdatasync_us(tmp_path, per_s=10_000)
+    assert 0 < p50_us < 1e5
+
+
 def test_the_facts_hold_no_paths_of_the_machine(tmp_path: Path) -> None:
     """They are published with the figures."""
     told = facts(tmp_path)
