@@ -9,6 +9,7 @@ import json
 import os
 import sqlite3
 import time
+from contextlib import closing
 
 import pytest
 
@@ -98,7 +99,8 @@ async def test_pruning_is_in_bounded_batches_and_neighbours_become_one_range(jou
     while (await journal.prune(2_000)).is_more:
         batches += 1
     assert batches == 2
-    ranges = sqlite3.connect(data / "journal.db").execute("SELECT first, last FROM archived").fetchall()
+    with closing(sqlite3.connect(data / "journal.db")) as file:
+        ranges = file.execute("SELECT first, last FROM archived").fetchall()
     assert ranges[0] == (2, 501)
     found = verify_folder(data)
     assert (found.verdict, found.archived, found.rows) == (Verdict.OK, 500, found.own)

@@ -267,7 +267,8 @@ async def test_a_rotation_goes_on_under_the_new_key(data):
     await journal.close()
     found = verify_folder(data)
     assert (found.verdict, found.own) == (Verdict.OK, 5)
-    keys = sqlite3.connect(data / "journal.db").execute("SELECT key, count(*) FROM envelope GROUP BY key").fetchall()
+    with contextlib.closing(sqlite3.connect(data / "journal.db")) as file:
+        keys = file.execute("SELECT key, count(*) FROM envelope GROUP BY key").fetchall()
     assert {key for key, _ in keys} == {key.id for key in ring.keys}
 
 

@@ -13,7 +13,7 @@ from gateway.journal import JournalError
 from tests.simulation.loop import Crash, SimLoop
 from tests.simulation.plan import Plan, drawn
 from tests.simulation.process import RUN, START_S, Process
-from tests.simulation.world import Violation, World
+from tests.simulation.world import EPOCH_MS, Violation, World
 
 __all__ = ["Report", "play", "play_seed"]
 
@@ -219,9 +219,13 @@ def _check_lifo(world: World, state: Trajectory, undone: list[str]) -> None:
     order = [e.item for e in world.ledger if e.kind == "undone"]
     first = {item: order.index(item) for item in undone}
     when = {e.item: e.at for e in reversed(world.ledger) if e.kind == "undone"}
+    meant: dict[str, float] = {}
+    for step in state.steps.values():
+        if step.state is not StepState.FAILED:  # what never came to be, and was done anew after a rewind, has no order
+            meant.setdefault(step.target.split("/")[2], (step.intended_at - EPOCH_MS) / 1000)
     for a, at in world.acked.items():
         for b in undone:
-            begun = world.first_sent.get(b, 0.0)
+            begun = max(world.first_sent.get(b, 0.0), meant.get(b, 0.0))
             # What a rewind had undone before the other was begun has no order with it.
             if a in undone and a != b and at <= begun <= when[a] and first[a] < first[b]:
                 raise Violation(f"{a} was done before {b} was begun, and undone before it")
