@@ -57,11 +57,11 @@ def judge(
         own = limits.get(build, {}).get(workload)
         limit = own if own is not None else max(known) * _UNKNOWN if known else None
         if limit is None:
-            problems.append(f"{workload}: no limit is recorded: python -m loadtests.{kind} {workload} --write")
+            problems.append(f"{workload}: no limit is recorded: python -m loadtests.{kind} --write")
         elif count > limit * (1 + tolerance):
             problems.append(
                 f"{workload}: {count:,.0f} a call, {count / limit - 1:.1%} above the limit of {limit:,.0f}."
-                f" If that is worth it: python -m loadtests.{kind} {workload} --write"
+                f" If that is worth it: python -m loadtests.{kind} --write"
             )
     return problems
 

@@ -13,7 +13,7 @@ def test_growth_beyond_the_tolerance_is_a_problem_that_says_how_to_take_it_over(
     assert judge({"read": 50}, KNOWN, "3.11") == []
     (problem,) = judge({"read": 102.1}, KNOWN, "3.11")
     assert problem.startswith("read: 102 a call, 2.1% above the limit of 100.")
-    assert problem.endswith("python -m loadtests.opcodes read --write")
+    assert problem.endswith("python -m loadtests.opcodes --write")
 
 
 def test_a_build_without_figures_of_its_own_is_guarded_all_the_same() -> None:
