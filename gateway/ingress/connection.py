@@ -170,7 +170,8 @@ class AgentConnection(BaseProtocol):
             if self._task is None and (known := self._server.heads(data)) is not None:
                 self._take(IncomingRequest(self, known, KNOWN, None))
                 return
-            parser, is_fresh = self._server.limits.new_parser(self, self._loop), True
+            # Behind empty lines, which a parser skips (RFC 9112 section 2.2), nobody can tell from here where the head ends.
+            parser, is_fresh = self._server.limits.new_parser(self, self._loop), data[:1] > b"\r"
             self._parser = parser
         elif self._missing > 0:
             self._missing -= len(data)

@@ -93,9 +93,21 @@ async def test_a_body_that_looks_like_the_end_of_a_head_hides_nothing_behind_it(
     await front.close()
 
 
+@pytest.mark.parametrize("blank", [b"\r\n\r\n", b"\r\n\r\n\r\n", b"\n\r\n\r\n"])
+async def test_empty_lines_in_front_of_a_request_hide_nothing_behind_it(blank: bytes) -> None:
+    """Where the head ended was looked for from the first of them, so that an agent could choose what was forgotten."""
+    head = b"POST /b HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+    for size in range(20, 200):
+        front = Front()
+        front.free.set()
+        await front.feed(blank + head % size, b"x" * size + GET[:9], GET[9:])
+        assert front.seen == [(b"/b", b"x" * size), (b"/a", b"")], size
+        await front.close()
+
+
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.integers(1, 300), max_size=6), st.integers(1, 4))
-def test_where_the_network_cuts_a_request_makes_no_difference(cuts: list[int], count: int) -> None:
+@given(st.lists(st.integers(1, 300), max_size=6), st.integers(1, 4), st.integers(0, 3))
+def test_where_the_network_cuts_a_request_makes_no_difference(cuts: list[int], count: int, blank: int) -> None:
     """A difference between two cuts is a request that two servers read differently (RFC 9112 section 11.2)."""
     one = b"POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nX: caf\xe9\r\n\r\nabc"
     last = b"POST /last HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nX: caf\xe9\r\n\r\n"
