@@ -14,6 +14,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+from gateway.core.gate import lease_problems
 from gateway.core.packet import overdue_at
 from gateway.core.packing import Reader, Shared, Unpackable, Writer
 from gateway.core.parked import FORMS, Parked, pack, unpack
@@ -132,6 +133,8 @@ def _due(run: Resting, at: int) -> int | None:
     """Return when somebody has to look at a run, UTC milliseconds: its task is overdue, or a lease is over."""
     state = run.parked.state
     times = [until for number in state.leases if (until := state.steps[number].lease_until) is not None and until > at]
+    if state.leases and len(lease_problems(state, at)) != run.leases_over:
+        times.append(at)  # it is parked before the janitor came by
     if (overdue := overdue_at(state)) is not None:
         times.append(overdue)
     due = min(times, default=_NEVER)

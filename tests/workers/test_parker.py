@@ -7,13 +7,15 @@ import sys
 
 import pytest
 
-from gateway.core.saga import Open
+from gateway.core.records import RecordedReply, StepCommitted
+from gateway.core.saga import Begin, Open
 from gateway.core.trajectory import Phase
 from gateway.journal.memory import MemoryJournal
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.telemetry import Telemetry
 from gateway.workers.janitor import Janitor
 from gateway.workers.parker import _LOOKED_AT_TOGETHER, _PACKED, _PACKED_TOGETHER, Parker
+from tests.builders import operation_of
 from tests.fakes import FakeClock
 from tests.workers.test_turns import Passes
 
@@ -150,3 +152,38 @@ async def test_it_goes_on_until_it_is_cancelled() -> None:
     assert desk.runs.awake == 0
     task.cancel()
     await asyncio.wait((task,))
+
+
+async def _commit(desk: Desk, number: int, lease_until: int | None) -> None:
+    run = desk.runs.get("r1")
+    assert run is not None
+    operation = operation_of("lock")
+    begin = Begin(
+        tool="pay", operation=operation, action=f"a{number}", fingerprint="f", method="POST", target="/", salt=b"s"
+    )
+    assert await desk.runs.decided(run, begin) is None
+    reply = RecordedReply(status=200)
+    committed = StepCommitted(step=number, reply=reply, lease=f"pay:{number}", lease_until=lease_until)
+    await desk.runs.record(run, [committed])
+
+
+@pytest.mark.parametrize("left_s", [30.0, 60.0, 90.0, None])
+async def test_a_lease_is_told_of_once_whether_it_is_over_before_or_after_its_run_is_parked(
+    left_s: float | None,
+) -> None:
+    """The janitor may come by a minute and more after the end of a lease, and find the run parked by then."""
+    desk, telemetry = Desk(), Telemetry()
+    janitor = Janitor(desk.runs, desk.clock, telemetry)
+    await desk.open("r1")
+    await _commit(desk, 1, None if left_s is None else desk.clock.at() + round(left_s * 1000))
+    await desk.clock.advance(60.0)
+    assert await desk.park() == 1
+    await desk.clock.advance(40.0)
+    for _ in range(3):
+        await janitor.run_once(desk.clock.now())
+    assert b"gateway_leases_over_total 1.0" in telemetry.render()
+    await desk.clock.advance(60.0)
+    assert await desk.park() == 1
+    await janitor.run_once(desk.clock.now())
+    assert desk.runs.awake == 0, "what was told of wakes it no more"
+    assert b"gateway_leases_over_total 1.0" in telemetry.render()
