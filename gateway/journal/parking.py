@@ -3,13 +3,14 @@
 Whoever asks for a run that is parked gets it as it was; what is asked of many, without waking them, stands in front of and
 behind the packed run (`core/parked.py`):
 
-    touched_s 8 | has what 1 | the packed run, its agent first | leases that were told of, parent | due at 8 | time to live 2
+    touched_s 8 | has what 1 | the packed run, its agent first | leases told of, parent | due at 8 | time to live 2 or 8
 
 Nothing here decides when a run is parked, or knows what else is kept of runs: that is `journal/trajectories.py`.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 from typing import Final
@@ -18,13 +19,17 @@ from gateway.core.gate import lease_problems
 from gateway.core.packet import overdue_at
 from gateway.core.packing import Reader, Shared, Unpackable, Writer
 from gateway.core.parked import FORMS, Parked, pack, unpack
+from gateway.core.trajectory import Trajectory
 
 __all__ = ["Parking", "Resting", "Unpackable"]
 
 _HEAD: Final = struct.Struct("<dB")
 _DUE: Final = struct.Struct("<q")
 _TTL: Final = struct.Struct("<H")
-_HAS_TTL, _HAS_DUE, _HAS_MORE = 1, 2, 4
+_OWN_TTL: Final = struct.Struct("<d")
+"""Of a run whose time to live found no place in the table that all share."""
+
+_HAS_TTL, _HAS_DUE, _HAS_MORE, _HAS_OWN_TTL = 1, 2, 4, 8
 _NEVER: Final = 1 << 62
 
 
@@ -71,25 +76,27 @@ class Parking:
             Unpackable: it cannot be, and is not.
         """
         state = run.parked.state
-        due, ttl = _due(run, at), None if state.ttl_s is None or state.is_closing else self._number(state.ttl_s)
+        due, (has_ttl, ttl) = _due(run, at), self._ttl(state)
         has_more = bool(run.leases_over or run.parent)
-        flags = (ttl is not None) * _HAS_TTL | (due is not None) * _HAS_DUE | has_more * _HAS_MORE
+        flags = has_ttl | (due is not None) * _HAS_DUE | has_more * _HAS_MORE
         tail = Writer(self._shared, FORMS)
         if has_more:
             tail.number(run.leases_over)
             tail.text(run.parent)
         if due is not None:
             tail.data += _DUE.pack(due)
-        if ttl is not None:
-            tail.data += _TTL.pack(ttl)
+        tail.data += ttl
         head = _HEAD.pack(run.touched_s, flags)
         self._packed[state.id] = pack(run.parked, self._salt, self._shared, head) + tail.data
 
-    def _number(self, value: float) -> int:
-        number = self._shared.number(value)
+    def _ttl(self, state: Trajectory) -> tuple[int, bytes]:
+        """Return the flag of a run's time to live and the time as it is written: nothing where it has none."""
+        if state.ttl_s is None or state.is_closing:
+            return 0, b""
+        number = self._shared.number(state.ttl_s)
         if number is None or number >= 1 << 16:
-            raise Unpackable("too many runs with a time to live of their own")
-        return number
+            return _HAS_OWN_TTL, _OWN_TTL.pack(state.ttl_s)
+        return _HAS_TTL, _TTL.pack(number)
 
     def take(self, name: str) -> Resting:
         """Return a run that is parked, and know nothing of it any more.
@@ -109,14 +116,17 @@ class Parking:
     def is_due(self, name: str, now: float, at: int) -> bool:
         """Whether time has made something due in a run that is parked; `at` is UTC milliseconds, `now` monotonic seconds."""
         data = self._packed.get(name)
-        if data is None or not (flags := data[_HEAD.size - 1]) & (_HAS_TTL | _HAS_DUE):
+        if data is None or not (flags := data[_HEAD.size - 1]) & (_HAS_TTL | _HAS_OWN_TTL | _HAS_DUE):
             return False
-        end = len(data)
+        end, ttl_s = len(data), math.inf
         if flags & _HAS_TTL:
             end -= _TTL.size
-            (touched_s, _), (ttl,) = _HEAD.unpack_from(data), _TTL.unpack_from(data, end)
-            if now - touched_s >= self._shared.values[ttl]:
-                return True
+            ttl_s = self._shared.values[_TTL.unpack_from(data, end)[0]]
+        elif flags & _HAS_OWN_TTL:
+            end -= _OWN_TTL.size
+            (ttl_s,) = _OWN_TTL.unpack_from(data, end)
+        if now - _HEAD.unpack_from(data)[0] >= ttl_s:
+            return True
         return bool(flags & _HAS_DUE) and at >= _DUE.unpack_from(data, end - _DUE.size)[0]
 
     def of_agent(self, agent: str) -> list[str]:

@@ -53,7 +53,7 @@ from gateway.core.trajectory import IllegalRecord, Phase, StepState, Trajectory,
 from gateway.core.watchdog import Watchdog
 from gateway.journal import Append, Entry, Head, Journal, JournalCorrupt, JournalUnavailable, KeyClaim
 from gateway.journal.aside import Aside, Ended, Observation, is_observation
-from gateway.journal.parking import Parking, Resting, Unpackable
+from gateway.journal.parking import Parking, Resting
 from gateway.telemetry import Telemetry
 
 __all__ = ["GENERATIONS", "OWN", "TOGETHER", "Flight", "Read", "Run", "Trajectories"]
@@ -464,8 +464,9 @@ class Trajectories:
         parked = Parked(run.state, run.meter, run.watch)
         try:
             self._parking.put(Resting(parked, run.touched_s, run.leases_over, run.parent), self._clock.at())
-        except Unpackable as error:
+        except Exception as error:  # of a kind that cannot be packed, or nested too deeply; others can be
             self._telemetry.background_failed(f"parking run {name}", error)
+            run.woken_s = self._clock.now()
             return False
         del self._runs[name]
         self._phases[_PREPARING].discard(name)

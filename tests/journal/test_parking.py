@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pytest
 
@@ -14,7 +15,7 @@ from gateway.core.trajectory import Phase, StepState, Trajectory
 from gateway.core.watchdog import Ended, Watchdog, WatchdogSettings
 from gateway.journal import trajectories
 from gateway.journal.memory import MemoryJournal
-from gateway.journal.parking import Parking, Resting, Unpackable
+from gateway.journal.parking import Parking, Resting
 from gateway.journal.trajectories import Run, Trajectories
 from gateway.stages.budget import meter_of
 from gateway.telemetry import Telemetry
@@ -339,7 +340,38 @@ def test_agents_beyond_the_table_are_found_too() -> None:
     assert len(parking) == 8
     with pytest.raises(KeyError):
         parking.take("r5")
+
+
+def test_a_time_to_live_beyond_the_table_is_kept_too() -> None:
+    """Agents choose it: whoever fills the table with such times keeps nobody else awake."""
+    parking = Parking(SALT)
     parking._shared._kept = 0
-    with pytest.raises(Unpackable):
-        parking.put(Resting(Parked(Trajectory(id="x", ttl_s=7.5), None, None), 0.0), 0)
-    assert "x" not in parking
+    state = Trajectory(id="x", ttl_s=7.5, task={"deadline_ms": 10_000})
+    parking.put(Resting(Parked(state, None, None), 1.0), 0)
+    assert not parking.is_due("x", 8.4, 0)
+    assert parking.is_due("x", 8.5, 0)
+    assert parking.is_due("x", 1.0, 20_000), "what stands before it is found as well"
+    assert parking.take("x").parked.state == state
+
+
+async def test_what_is_nested_too_deeply_keeps_its_run_awake_and_no_other() -> None:
+    """The parker is one task: what it met there ended it, and nobody was parked any more."""
+    runs = Runs()
+    task: dict[str, object] = {}
+    for _ in range(sys.getrecursionlimit()):
+        task = {"x": task}
+    await runs.open("deep")
+    await runs.open("r2")
+    run = runs.all.get("deep")
+    assert run is not None
+    run.state.task = task
+    del run
+    since = runs.clock.now()
+    await runs.clock.advance(60.0)
+    assert runs.all.is_idle("deep", since)
+    assert not runs.all.park("deep")
+    assert not runs.all.is_idle("deep", since), "it is not tried again at once"
+    assert runs.all.park("r2")
+    run = runs.all.get("deep")
+    assert run is not None
+    run.state.task = None  # or comparing and showing it would go as deep
