@@ -944,6 +944,7 @@ class Trajectories:
         if not entries:
             if lost is not None:
                 return self._reset(lost)
+            self._aside.pop(name, None)  # it was pruned: there is nowhere to write that to
             return None
         state = Trajectory(id=name)
         for number, entry in enumerate(entries, start=1):

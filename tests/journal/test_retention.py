@@ -13,12 +13,17 @@ from contextlib import closing
 
 import pytest
 
+from gateway.core.codes import Code
 from gateway.core.message import BytesBody
 from gateway.core.records import decode, redacted
+from gateway.core.saga import Commit, Open
 from gateway.journal import Conflict, JournalError, JournalUnavailable, KeyClaim
 from gateway.journal.offline import verify_folder
 from gateway.journal.sqlite import SqliteJournal
+from gateway.journal.trajectories import Trajectories
 from gateway.journal.verification import Verdict
+from gateway.telemetry import Telemetry
+from tests.fakes import FakeClock
 from tests.journal.backends import append, texts
 
 
@@ -253,3 +258,20 @@ def test_redaction_keeps_structure_only_and_may_be_repeated():
         assert redacted(kind, once) == once
         decode(kind, once)
     assert redacted("x", b"not json") == b"{}"
+
+
+async def test_what_is_counted_of_a_run_after_it_was_pruned_is_not_kept_aside_for_ever(journal):
+    """Memory knows the last closed runs, however old. The janitor tried to write it every second from then on."""
+    clock = FakeClock()
+    runs = Trajectories(journal, clock, Telemetry(), salt=b"s" * 32)
+    run = await runs.named("r1", Open(agent="ann"))
+    for command in (Open(agent="ann"), Commit()):
+        assert await runs.decided(run, command) is None
+    assert (await journal.prune(clock.at() + 1)).runs == 1
+    runs.note_refusal("r1", Code.RESOURCE_EXHAUSTED, "pay", "hold")
+    runs.flush_refusals()
+    await run.written()
+    assert run.is_lost
+    await runs.write_aside()
+    assert not runs.has_aside
+    assert await runs.find("r1") is None
