@@ -175,6 +175,8 @@ class Committer:
         if self._queue or self._in_flight or self._notes or self._in_flight_notes:
             if self._is_over:
                 raise JournalUnavailable("the journal is closed, and not all of it could be made durable")
+            if self._hung_since is not None:
+                raise self._hung()
             await self._mark()
 
     async def stop(self) -> None:

@@ -383,6 +383,8 @@ async def test_a_disk_that_hangs_fails_who_waits_and_refuses_newcomers_until_it_
             await future
     with pytest.raises(JournalUnavailable, match="has not answered"):
         await committer.append(append("d", 0))
+    with pytest.raises(JournalUnavailable, match="has not answered"):
+        await asyncio.wait_for(committer.flush(), 5.0)
     assert not committer.is_healthy
     store.gate.set()
     while not committer.is_healthy:
