@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import struct
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import MISSING, fields
 from enum import Enum
+from itertools import chain
 from typing import Any, Final
 
 from gateway.core.sparse import NONE, NOTHING
 
-__all__ = ["LANES", "Forms", "Reader", "Shared", "Unpackable", "Writer"]
+__all__ = ["DEEPEST", "LANES", "Forms", "Reader", "Shared", "Unpackable", "Writer"]
 
 _REAL: Final = struct.Struct("<d")
 _ALIKE_MOST: Final = 126
@@ -35,8 +36,12 @@ SHARED_KEPT: Final = 8192
 """Values in the table; what comes later is written out. Tools, operations and agents are few; this bounds what is not."""
 
 
+DEEPEST: Final = 64
+"""Collections in collections that are written: whoever reads them back, deep in its own calls, needs three more for each."""
+
+
 class Unpackable(TypeError):
-    """A value of a type that is not known here."""
+    """A value of a type that is not known here, or nested too deeply."""
 
 
 class Shared:
@@ -81,7 +86,7 @@ def _shape(kind: type[Any]) -> tuple[type[Any], list[_Field]]:
 class Writer:
     """Writes values into `data`."""
 
-    __slots__ = ("_blobs", "_forms", "_last", "data", "shared")
+    __slots__ = ("_blobs", "_depth", "_forms", "_last", "data", "shared")
 
     def __init__(self, shared: Shared, forms: Forms) -> None:
         self.shared = shared
@@ -89,6 +94,7 @@ class Writer:
         self._forms = forms
         self._last = [b""] * LANES
         self._blobs: dict[bytes, int] = {}
+        self._depth = 0
 
     def number(self, number: int) -> None:
         """Write a whole number from 0 on."""
@@ -152,7 +158,7 @@ class Writer:
         """Write any value.
 
         Raises:
-            Unpackable: it, or a part of it, is of a type that is not known.
+            Unpackable: it, or a part of it, is of a type that is not known, or it is nested too deeply.
         """
         write = _WRITERS.get(type(value))
         if write is not None:
@@ -165,6 +171,19 @@ class Writer:
             self.number(self._forms.enums[type(value), value.name])
         else:
             raise Unpackable(f"a value of the type {type(value).__name__} cannot be packed")
+
+    def values(self, values: Iterable[Any]) -> None:
+        """Write values, one after the other, that are parts of another.
+
+        Raises:
+            Unpackable: one cannot be written.
+        """
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise Unpackable(f"what is nested deeper than {DEEPEST} cannot be packed")
+        for value in values:
+            self.value(value)
+        self._depth -= 1
 
     def _object(self, value: object, form: int) -> None:
         self.number(form)
@@ -179,8 +198,7 @@ class Writer:
                 mask |= 1 << number
                 odd.append(member)
         self.number(mask)
-        for member in odd:
-            self.value(member)
+        self.values(odd)
 
 
 def _alike(one: bytes, other: bytes, most: int) -> int:
@@ -309,8 +327,7 @@ def _write_items(tag: int) -> Callable[[Writer, Any], None]:
     def write(writer: Writer, value: Any) -> None:
         writer.data.append(tag)
         writer.number(len(value))
-        for item in value:
-            writer.value(item)
+        writer.values(value)
 
     return write
 
@@ -319,9 +336,7 @@ def _write_pairs(tag: int) -> Callable[[Writer, Any], None]:
     def write(writer: Writer, value: Any) -> None:
         writer.data.append(tag)
         writer.number(len(value))
-        for name, item in value.items():
-            writer.value(name)
-            writer.value(item)
+        writer.values(chain.from_iterable(value.items()))
 
     return write
 

@@ -24,7 +24,7 @@ from gateway.core.circles import Circles
 from gateway.core.keys import derive_key
 from gateway.core.manifest import Tier
 from gateway.core.packed_watchdog import read_watchdog, write_watchdog
-from gateway.core.packing import Forms, Reader, Shared, Unpackable, Writer
+from gateway.core.packing import Forms, Reader, Shared, Writer
 from gateway.core.records import ApprovalRequested, LoopInterrupted, MetricsReported, StateReported
 from gateway.core.tool import BoundRequest
 from gateway.core.trajectory import Blocked, Clearance, Incident, Notice, Phase, Planned, Step, StepState, Trajectory
@@ -68,19 +68,12 @@ def pack(parked: Parked, salt: bytes, shared: Shared, head: bytes = b"") -> byte
     """
     writer = Writer(shared, FORMS)
     writer.data += head
-    try:
-        _write(writer, parked, salt)
-    except RecursionError:
-        raise Unpackable("what is nested so deeply cannot be packed") from None
-    return bytes(writer.data)
-
-
-def _write(writer: Writer, parked: Parked, salt: bytes) -> None:
     _write_state(writer, parked.state, salt)
     _write_meter(writer, parked.meter, parked.state)
     writer.number(parked.watch is not None)
     if parked.watch is not None:
         write_watchdog(writer, parked.watch, parked.state)
+    return bytes(writer.data)
 
 
 def unpack(name: str, reader: Reader, salt: bytes) -> Parked:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.packing import LANES, Forms, Reader, Shared, Unpackable, Writer
+from gateway.core.packing import DEEPEST, LANES, Forms, Reader, Shared, Unpackable, Writer
 from gateway.core.sparse import NONE, NOTHING
 
 
@@ -129,3 +129,16 @@ def test_what_is_not_known_is_refused(value: object) -> None:
     """A run with such a thing in it stays as it is."""
     with pytest.raises(Unpackable):
         Writer(Shared(), FORMS).value(value)
+
+
+def test_what_is_nested_too_deeply_to_be_read_back_is_refused() -> None:
+    """It was written where there was room for two calls a level, and not read where there was none for three."""
+    value: object = 1
+    for level in range(DEEPEST):
+        value = {"x": value} if level % 2 else [value]
+    writer = Writer(Shared(), FORMS)
+    for _ in range(3):
+        writer.value(value)
+    assert Reader(bytes(writer.data), writer.shared, FORMS).value() == value
+    with pytest.raises(Unpackable):
+        writer.value((value,))
