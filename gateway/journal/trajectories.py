@@ -495,6 +495,7 @@ class Trajectories:
         except Exception as error:  # a bug; the journal has it all the same
             self._telemetry.background_failed(f"waking run {name}", error)
             resting = Resting(Parked(Trajectory(id=name), None, None), now)
+            self._aside.setdefault(name, Aside())  # so that the janitor has it read, whoever asks for it or does not
         parked = resting.parked
         run = self._runs[name] = Run(parked.state, None, resting.touched_s, self._live)
         run.is_lost = not parked.state.version

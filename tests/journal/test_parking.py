@@ -372,3 +372,20 @@ async def test_what_is_nested_too_deeply_keeps_its_run_awake_and_no_other() -> N
     assert not runs.all.park("deep")
     assert not runs.all.is_idle("deep", since), "it is not tried again at once"
     assert runs.all.park("r2")
+
+
+async def test_a_run_that_could_not_be_read_back_is_read_from_the_journal_though_nobody_calls() -> None:
+    """Or its time to live would go by."""
+    runs = Runs()
+    await runs.parked("r1", *STEP, ttl_s=60.0)
+    runs.all._parking._packed["r1"] = runs.all._parking._packed["r1"][:12]
+    lost = runs.all.get("r1")
+    assert lost is not None
+    assert lost.is_lost
+    del lost
+    assert runs.all.has_aside
+    await runs.all.write_aside()
+    assert not runs.all.has_aside
+    run = runs.all.get("r1")
+    assert run is not None
+    assert (run.is_lost, run.state.ttl_s, len(run.state.steps)) == (False, 60.0, 1)
