@@ -396,8 +396,17 @@ class SqliteJournal:
         folder = Path(archive) if archive is not None else self._place.folder / "archive"
         done = await self._guarded(self._writer, retention.prune, self._sealer, before, _now(), folder)
         if done.runs:
-            self._streams, self._open_streams, self._entries = await self._guarded(self._writer, statements.totals)
+            recounted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._writer.send(partial(self._recounted, recounted), statements.totals)
+            await recounted
         return done
+
+    def _recounted(self, recounted: asyncio.Future[None], answer: tuple[int, int, int] | BaseException) -> None:
+        """Take over totals before the next commit is told of: it is not in them, and counts itself."""
+        if not isinstance(answer, BaseException):
+            self._streams, self._open_streams, self._entries = answer
+        if not recounted.done():
+            recounted.set_result(None)
 
     async def erase(self, run: str, *, reason: str, by: str) -> int:
         """Erase the payloads of a closed run, large bodies included; return how many bodies went.

@@ -5,9 +5,11 @@ dbos-inc/dbos-transact-py issue 769: garbage collection left rows behind that be
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sqlite3
+import threading
 import time
 from contextlib import closing
 
@@ -17,7 +19,7 @@ from gateway.core.codes import Code
 from gateway.core.message import BytesBody
 from gateway.core.records import decode, redacted
 from gateway.core.saga import Commit, Open
-from gateway.journal import Conflict, JournalError, JournalUnavailable, KeyClaim
+from gateway.journal import Conflict, JournalError, JournalUnavailable, KeyClaim, statements
 from gateway.journal.offline import verify_folder
 from gateway.journal.sqlite import SqliteJournal
 from gateway.journal.trajectories import Trajectories
@@ -275,3 +277,25 @@ async def test_what_is_counted_of_a_run_after_it_was_pruned_is_not_kept_aside_fo
     await runs.write_aside()
     assert not runs.has_aside
     assert await runs.find("r1") is None
+
+
+async def test_a_commit_right_after_a_pruning_is_counted(journal, monkeypatch):
+    """Both answers of the writing thread may be there before anybody goes on; the totals are the older one."""
+    await close_runs(journal, ["old"])
+    await journal.append(append("r1", 0, "a"))
+    loop, totals, is_written = asyncio.get_running_loop(), statements.totals, threading.Event()
+
+    def write_and_wait():
+        journal.write([append("r1", 1, "b")], {}, lambda errors: None)
+        journal._writer.send(lambda done: None, lambda connection: is_written.set())
+        assert is_written.wait(5.0)
+
+    def slowly(connection):
+        monkeypatch.undo()
+        loop.call_soon_threadsafe(write_and_wait)
+        return totals(connection)
+
+    monkeypatch.setattr(statements, "totals", slowly)
+    await journal.prune(2_000)
+    stats = await journal.stats()
+    assert (stats.streams, stats.open_streams, stats.entries) == await journal._writer.run(totals)
