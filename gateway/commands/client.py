@@ -90,14 +90,14 @@ def fetch(
     timeout_s: float = _TIMEOUT_S,
 ) -> dict[str, Any]:
     """Return the control plane's JSON answer; end the program where there is none, or it is a no."""
-    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), _NoRedirect()]
     base = control if control.startswith("http") else f"http://{control}"
     if control.startswith("unix:"):
         base = "http://seawall"
         handlers.append(_UnixHandler(control.removeprefix("unix:")))
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(base + path, data=data, method=method)  # noqa: S310 - the operator's own address
-    if token := os.environ.get(TOKEN_VARIABLE):
+    if token := _token():
         request.add_header("Authorization", f"Bearer {token}")
     opener = urllib.request.build_opener(*handlers)
     try:
@@ -109,10 +109,30 @@ def fetch(
             click.echo(json.dumps(told))
         click.echo(f"seawall: {told.get('detail') or error.reason}", err=True)
         sys.exit(EXIT_REFUSED)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         click.echo(f"seawall: no gateway answers at {control}: {reason}. Is it running? See --control.", err=True)
         sys.exit(EXIT_UNREACHABLE)
+
+
+def _token() -> str:
+    """Return the operator's token without the line end that files and secret stores add; "" without one.
+
+    The library's own complaint about a bad header field shows the whole of it, so one is never given to it.
+    """
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if not (token.isascii() and token.isprintable()):
+        raise click.UsageError(
+            f"{TOKEN_VARIABLE} holds something that is no token: a line end, or a letter not in ASCII."
+        )
+    return token
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows none: the token would go to wherever it points, and what was to be done would become a question."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
 
 class _UnixHandler(urllib.request.HTTPHandler):
@@ -147,7 +167,7 @@ class _UnixConnection(http.client.HTTPConnection):
 def _read(error: urllib.error.HTTPError) -> dict[str, Any]:
     try:
         return dict(json.loads(error.read()))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError, http.client.HTTPException):
         return {}
 
 
