@@ -88,7 +88,7 @@ def prune(connection: sqlite3.Connection, sealer: Sealer, before: int, at: int, 
         raise
     connection.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
     names = frozenset(found.decode() for row in rows for found in _BODY.findall(row.data or b""))
-    return Pruned(len(streams), len(rows), names, len(streams) == BATCH_RUNS or len(rows) >= BATCH_RECORDS // 2)
+    return Pruned(len(streams), len(rows), names, len(streams) < len(due) or len(due) == BATCH_RUNS)
 
 
 def _delete(

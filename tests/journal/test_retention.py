@@ -113,6 +113,16 @@ async def test_pruning_is_in_bounded_batches_and_neighbours_become_one_range(jou
     assert (found.verdict, found.archived, found.rows) == (Verdict.OK, 500, found.own)
 
 
+async def test_a_long_run_that_had_no_place_in_a_batch_is_due_at_once(journal):
+    """It waited for the next look, ten minutes later, and the one after it for another: pruning fell behind for good."""
+    for name, at in [("short", 1_000), ("long", 1_001)]:
+        entries = ["x"] * (2 if name == "short" else 499)
+        await journal.append(append(name, 0, *entries, at=at, state="succeeded", is_open=False))
+    first, second = await journal.prune(2_000), await journal.prune(2_000)
+    assert (first.runs, first.records, first.is_more) == (1, 2, True)
+    assert (second.runs, second.records, second.is_more) == (1, 499, False)
+
+
 async def test_a_journal_that_was_pruned_opens_and_goes_on(journal, data):
     await close_runs(journal, ["old", "older"])
     await journal.prune(2_000)
