@@ -24,6 +24,7 @@ __all__ = [
     "fetch",
     "json_option",
     "moment",
+    "plain",
     "principal_option",
     "reason_option",
     "segment",
@@ -89,7 +90,10 @@ def fetch(
     as_json: bool = False,
     timeout_s: float = _TIMEOUT_S,
 ) -> dict[str, Any]:
-    """Return the control plane's JSON answer; end the program where there is none, or it is a no."""
+    """Return the control plane's JSON answer; end the program where there is none, or it is a no.
+
+    Unless it is to be printed as JSON, its texts are made `plain`: agents choose many of them, and people read them.
+    """
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), _NoRedirect()]
     base = control if control.startswith("http") else f"http://{control}"
     if control.startswith("unix:"):
@@ -102,17 +106,41 @@ def fetch(
     opener = urllib.request.build_opener(*handlers)
     try:
         with opener.open(request, timeout=timeout_s) as answer:
-            return dict(json.loads(answer.read()))
+            told = dict(json.loads(answer.read()))
+        return told if as_json else {key: _all_plain(value) for key, value in told.items()}
     except urllib.error.HTTPError as error:
         told = _read(error)
         if as_json:
             click.echo(json.dumps(told))
-        click.echo(f"seawall: {told.get('detail') or error.reason}", err=True)
+        click.echo(f"seawall: {plain(str(told.get('detail') or error.reason))}", err=True)
         sys.exit(EXIT_REFUSED)
     except (OSError, ValueError, TypeError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         click.echo(f"seawall: no gateway answers at {control}: {reason}. Is it running? See --control.", err=True)
         sys.exit(EXIT_UNREACHABLE)
+
+
+def plain(text: str) -> str:
+    """Return a text that moves no cursor, hides nothing and cannot pass for a line of ours.
+
+    Control and direction characters are shown as escapes; further lines are indented behind a bar.
+    """
+    lines = text.split("\n")
+    return "\n    | ".join(line if line.isprintable() else "".join(map(_visible, line)) for line in lines)
+
+
+def _visible(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
+def _all_plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, list):
+        return [_all_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _all_plain(one) for key, one in value.items()}
+    return value
 
 
 def _token() -> str:
@@ -172,15 +200,17 @@ def _read(error: urllib.error.HTTPError) -> dict[str, Any]:
 
 
 def show(rows: list[list[str]], heads: list[str]) -> None:
-    """Print a table: drawn on a terminal, tab-separated elsewhere."""
+    """Print a table: drawn on a terminal, tab-separated elsewhere. A row is one line."""
+    rows = [[cell.replace("\n    | ", " ") for cell in row] for row in rows]
     if not sys.stdout.isatty():
         for row in rows:
             click.echo("\t".join(row))
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(*heads, box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))  # a bare text would be read as markup
     Console().print(table)

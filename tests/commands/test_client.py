@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import sys
 import threading
 
 import click
 import pytest
 
 from gateway.commands import EXIT_REFUSED, EXIT_UNREACHABLE
-from gateway.commands.client import fetch
+from gateway.commands.client import fetch, plain, show
 
 
 @pytest.fixture
@@ -91,3 +93,37 @@ def test_a_no_that_is_no_json_object_is_a_no_all_the_same(answering, capsys):
         fetch(control, "GET", "/")
     assert ended.value.code == EXIT_REFUSED
     assert "Forbidden" in capsys.readouterr().err
+
+
+FORGED = 'pay 5\n  may decide: eve\x1b[2K\r\u202e"'
+
+
+def test_what_an_agent_wrote_moves_no_cursor_and_passes_for_no_line_of_ours():
+    """A person decides about money by what the terminal shows."""
+    assert plain(FORGED) == 'pay 5\n    |   may decide: eve\\x1b[2K\\r\\u202e"'
+    assert plain("Zürich, 支払い") == "Zürich, 支払い"
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_texts_are_plain_unless_a_program_reads_them(as_json, answering):
+    control, _ = answering(answer(json.dumps({"call": {"body": FORGED}, "all": [FORGED, 1, None]}).encode()))
+    told = fetch(control, "GET", "/", as_json=as_json)
+    text = FORGED if as_json else plain(FORGED)
+    assert told == {"call": {"body": text}, "all": [text, 1, None]}
+
+
+def test_the_detail_of_a_no_is_plain(answering, capsys):
+    control, _ = answering(answer(json.dumps({"detail": FORGED}).encode(), b"HTTP/1.1 403 Forbidden"))
+    with pytest.raises(SystemExit):
+        fetch(control, "GET", "/")
+    assert plain(FORGED) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_cell_of_a_table_is_one_line_and_no_markup(is_terminal, monkeypatch, capsys):
+    """`[/x]` in a detail ended the listing of all incidents on a terminal."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    show([[plain("a\nb"), "[/x]"]], ["ONE", "TWO"])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("a b")
+    assert "[/x]" in last
