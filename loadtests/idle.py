@@ -131,9 +131,8 @@ class Idle:
         yield f"{self.runs:,} runs of {STEPS} writes, {self.parked:,} parked: {self.run_bytes:,.0f} bytes a run"
         yield f"resident: {self.resident_awake:,.0f} bytes a run awake, {self.resident_parked:,.0f} parked"
         for name, pulse in self.pulses.items():
-            yield (
-                f"{name}: {pulse}; longest look of the collector {max(pulse.collector_s.values(), default=0.0) * 1000:.1f} ms"
-            )
+            look_ms = 1000 * max(pulse.collector_s.values(), default=0.0)
+            yield f"{name}: {pulse}; longest look of the collector {look_ms:.1f} ms"
 
 
 async def measure(runs: int, seconds: float) -> Idle:
