@@ -108,7 +108,6 @@ class _Ordinary:
         self._is_bound = False
         self._send = innermost
         self._journal = cast(JournalStage | None, of.get(JournalStage))
-        self._journal = cast(JournalStage | None, of.get(JournalStage))
         self._rest = rest
         self._again = again
 

@@ -124,19 +124,15 @@ class Idle:
     @property
     def longest_ms(self) -> float:
         """The longest that the loop was held, by its own thread or by the collector."""
-        return 1000 * max(max(pulse.cpu_s[-1], *pulse.collector_s.values(), 0.0) for pulse in self.pulses.values())
+        return 1000 * max(pulse.held_s for pulse in self.pulses.values())
 
     def lines(self) -> Iterator[str]:
         """Return the figures as text."""
         yield f"{self.runs:,} runs of {STEPS} writes, {self.parked:,} parked: {self.run_bytes:,.0f} bytes a run"
         yield f"resident: {self.resident_awake:,.0f} bytes a run awake, {self.resident_parked:,.0f} parked"
         for name, pulse in self.pulses.items():
-            passes = pulse.cpu_s
-            yield (
-                f"{name}: {len(passes):,} passes of the loop; CPU of its thread: longest {passes[-1] * 1000:.1f} ms, "
-                f"p99.9 {passes[int(len(passes) * 0.999)] * 1000:.1f} ms; "
-                f"longest look of the collector {max(pulse.collector_s.values(), default=0.0) * 1000:.1f} ms"
-            )
+            look_ms = 1000 * max(pulse.collector_s.values(), default=0.0)
+            yield f"{name}: {pulse}; longest look of the collector {look_ms:.1f} ms"
 
 
 async def measure(runs: int, seconds: float) -> Idle:

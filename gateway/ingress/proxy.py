@@ -31,10 +31,11 @@ from gateway.core.headers import protected_option, replace_fields
 from gateway.core.manifest import Tier
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request, body_bytes
 from gateway.core.outcome import RESULTS, Failed, InDoubt, Outcome, Refusal, Rejected, Success
-from gateway.core.override import SPELLINGS, objection, second_field
+from gateway.core.override import SPELLINGS, is_suspect, objection, second_field, suspecting
 from gateway.core.paths import ToolTarget, split_target
 from gateway.core.problem import Problem, problem
 from gateway.core.remembered import Remembered
+from gateway.core.routing import SAFE_METHODS
 from gateway.core.tool import AmbiguousPath, Catalog, Operation, ToolSpec
 from gateway.core.websocket import SWITCHING, VERSION, request_problem, switching
 from gateway.egress import Switched
@@ -229,8 +230,16 @@ class Proxy:
             target = call.request.target.decode("ascii")
             named = action_namer(f"{call.tool.name}.{operation.name}", request.method, target, kind)
         is_certain = not operation.is_declared or not is_json(kind)
-        most = self._limits.body_max
-        return Repeated(call, self._clock, named, self._refused_at_once, is_certain=is_certain, body_max=most)
+        is_watched = "_method" not in operation.overrides and not (operation.is_read and request.method in SAFE_METHODS)
+        return Repeated(
+            call,
+            self._clock,
+            named,
+            self._refused_at_once,
+            is_certain=is_certain,
+            is_suspect=suspecting(kind) if is_watched else _is_innocent,
+            body_max=self._limits.body_max,
+        )
 
     def _told_at_once(self, call: Call, refusal: Refusal) -> Problem:
         """Note a refusal and word it, fields of our own included: what `_answer` does, for what is never a step's result."""
@@ -541,7 +550,7 @@ class Proxy:
         kind, target, data = _kind(request), call.request.target.decode("ascii"), await _digestible(body)
         operation = f"{call.tool.name}.{call.operation.name}"
         call.action, call.fingerprint, is_canonical = digests(operation, request.method, target, kind, data)
-        if not is_canonical or data.find(b"_method") >= 0 or data.find(b"\\u00") >= 0:
+        if not is_canonical or is_suspect(data):
             return await self._unclear(call, kind, body, is_canonical=is_canonical)
         return None
 
@@ -806,6 +815,10 @@ _lowered = Remembered[str, bytes](lambda name: name.lower().encode("ascii"))
 
 def _declared(tool: ToolSpec) -> list[str]:
     return sorted(name for name, operation in tool.operations.items() if operation.is_declared)
+
+
+def _is_innocent(data: bytes) -> bool:
+    return False
 
 
 def _kind(request: IncomingRequest) -> str:

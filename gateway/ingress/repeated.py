@@ -33,9 +33,20 @@ class Repeated:
         is_certain: whether the tool reads every body so.
         refused: `Pipeline.refused_at_once`.
         body_max: bytes of the largest body taken.
+        is_suspect: whether a body has to be looked through for a second word about the method (`core/override.py`).
     """
 
-    __slots__ = ("_body_max", "_call", "_clock", "_initial", "_is_certain", "_latest", "_named", "_refused")
+    __slots__ = (
+        "_body_max",
+        "_call",
+        "_clock",
+        "_initial",
+        "_is_certain",
+        "_is_suspect",
+        "_latest",
+        "_named",
+        "_refused",
+    )
 
     def __init__(
         self,
@@ -46,6 +57,7 @@ class Repeated:
         *,
         is_certain: bool,
         body_max: int,
+        is_suspect: Callable[[bytes], bool],
     ) -> None:
         self._call = call
         self._clock = clock
@@ -53,6 +65,7 @@ class Repeated:
         self._is_certain = is_certain
         self._refused = refused
         self._body_max = body_max
+        self._is_suspect = is_suspect
         self._initial = (call.trajectory, call.traceparent)
         self._latest: bytes | None = None
 
@@ -67,6 +80,8 @@ class Repeated:
                 return None
             if data != self._latest and not self._takes(data, named):
                 return None
+        elif data and self._is_suspect(data):
+            return None
         call.trajectory, call.traceparent = self._initial
         call.tracestate, call.trace, call.attempt = None, None, 0
         call.started = now = self._clock.now()
@@ -75,6 +90,6 @@ class Repeated:
 
     def _takes(self, data: bytes, named: Callable[[bytes], tuple[bytes, bool]]) -> bool:
         self._call.action, is_canonical = named(data)
-        is_taken = is_canonical or self._is_certain
+        is_taken = (is_canonical or self._is_certain) and not self._is_suspect(data)
         self._latest = data if is_taken and len(data) <= KEPT_BYTES else None
         return is_taken

@@ -22,6 +22,11 @@ tools:
         compensator: {request: POST /undo, headers: {X-HTTP-Method-Override: DELETE}, form: {_method: DELETE}}
       update: {match: POST /things, tier: pivot, overrides: [x-http-method, _method]}
       patch: {match: 'POST /things?_method=PATCH', tier: reversible}
+  dead:
+    upstream: http://127.0.0.1:1
+    breaker: {consecutive: 1, cooldown: 1h, max_cooldown: 1h}
+    retry: {attempts: 1}
+    operations: {search: {match: POST /search, tier: read}, hold: {match: POST /holds, tier: reversible}}
   plain: {upstream: 'http://127.0.0.1:PORT'}
   narrow: {upstream: 'http://127.0.0.1:PORT', headers: {allow: [accept]}}
   wide: {upstream: 'http://127.0.0.1:PORT', headers: {allow: ['*', x-original-url]}, overrides: [_method]}
@@ -73,6 +78,8 @@ async def test_a_query_cannot_replace_the_method(tmp_path: Path) -> None:
         (FORM, b"a=1&_method=DELETE"),
         (JSON, b'{"a": 1, "_method": "DELETE"}'),
         (JSON, b'{"a": 1.5, "\\u005fmethod": "DELETE"}'),
+        (JSON, b'{"_METHOD":"DELETE"}'),
+        (JSON, b'{"_Method":"DELETE","a":1}'),
         ("multipart/form-data; boundary=b", MULTIPART),
         (FORM, b"a=" + b"x" * 400_000 + b"&_method=DELETE"),
     ],
@@ -99,6 +106,21 @@ async def test_nor_can_one_behind_a_head_that_has_come_before(tmp_path: Path, pa
             )
             await refused(running, origin, answer, "the body's field `_method`")
         assert len(running.gateway._front.heads) > 0
+
+
+@pytest.mark.parametrize("path", ["/dead/search", "/dead/holds", "/dead/x"])
+@pytest.mark.parametrize(("kind", "body"), [(FORM, b"_method=DELETE"), (JSON, b'{"_METHOD":"DELETE"}'), (JSON, b"{}")])
+async def test_nor_while_the_tool_refuses_everybody(tmp_path: Path, path: str, kind: str, body: bytes) -> None:
+    """What is refused at once is refused for the same reason as what is looked at whole."""
+    async with Origin() as origin, serving(tmp_path, origin.port, MANIFEST) as running:
+        answers = [
+            await running.agent.send("POST", path, sent, headers=[("Content-Type", kind)], run="r")
+            for sent in (b"{}", body, b"{}", body, body)
+        ]
+    said = (422, "ERR_INVALID_ARGUMENTS") if body != b"{}" else (503, "ERR_CIRCUIT_OPEN")
+    assert [(answer.status, answer.code) for answer in answers[1::2]] == [said, said]
+    assert answers[4].code == said[1]
+    assert answers[2].code == "ERR_CIRCUIT_OPEN"
 
 
 async def test_what_the_manifest_names_passes(tmp_path: Path) -> None:
