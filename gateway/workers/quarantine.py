@@ -254,8 +254,8 @@ class Quarantiner:
     # --- afterwards
 
     async def lift(self, quarantine: str, by: str, reason: str) -> Refusal | None:
-        """End a quarantine: its marks are taken back, its process goes on. Its run stays frozen until somebody releases or
-        closes it. Lifting twice changes nothing.
+        """End a quarantine: its marks are taken back, its process goes on unless another quarantine holds it still. Its run
+        stays frozen until somebody releases or closes it. Lifting twice changes nothing.
 
         Raises:
             JournalUnavailable: it is lifted, and that is not on disk yet.
@@ -264,14 +264,26 @@ class Quarantiner:
         if isinstance(records, Refusal):
             return records
         if records:
-            subject = self._subject(self._log.state.quarantines[quarantine].told)
             written = self._log.record(records)
-            for name, part in self.resume().items():
-                _, problem = await _told(name, part, subject)
-                if problem is not None:
-                    self._telemetry.background_failed(f"lifting {quarantine}", RuntimeError(problem))
+            for subject in self._let_go(self._log.state.quarantines[quarantine]):
+                for name, part in self.resume().items():
+                    _, problem = await _told(name, part, subject)
+                    if problem is not None:
+                        self._telemetry.background_failed(f"lifting {quarantine}", RuntimeError(problem))
             await _durable(written)
         return None
+
+    def _let_go(self, over: Quarantine) -> list[Subject]:
+        """Return whom nothing holds any more now that a quarantine is over: its own subject, and those of quarantines that
+        were lifted while this one kept them stopped."""
+        state = self._log.state
+        earlier = [
+            one for one in state.quarantines.values() if one is not over and one.lifted and one.lifted_at >= over.at
+        ]
+        own = self._subject(over.told)
+        subjects = [own, *(each for each in (self._subject(one.told) for one in earlier) if _is_same(own, each))]
+        free = {(each.run, each.agent): each for each in subjects if state.holds(each.run, each.agent) is None}
+        return list(free.values())
 
     async def clear(self, artifact: str, by: str, reason: str) -> Refusal | None:
         """Clear an artifact. Who may say so is for the caller to know. Clearing twice changes nothing.
@@ -375,3 +387,7 @@ async def _all(waiting: list[asyncio.Future[None]]) -> None:
 def _retrieved(future: asyncio.Future[None]) -> None:
     if not future.cancelled():
         future.exception()
+
+
+def _is_same(one: Subject, other: Subject) -> bool:
+    return (bool(one.run) and one.run == other.run) or (bool(one.agent) and one.agent == other.agent)
