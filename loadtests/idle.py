@@ -146,7 +146,7 @@ async def measure(runs: int, seconds: float) -> Idle:
         await rig.call_for_long(AGENTS * 100)
         before = rss_bytes([os.getpid()])
         with pulses["opening"].felt():
-            await _open_directly(rig.gateway, runs)
+            await _while_called(rig, _open_directly(rig.gateway, runs))
         awake = rss_bytes([os.getpid()])
         with pulses["parking"].felt():
             await _while_called(rig, _park_all(rig))
