@@ -403,7 +403,9 @@ class SqliteJournal:
 
     def _recounted(self, recounted: asyncio.Future[None], answer: tuple[int, int, int] | BaseException) -> None:
         """Take over totals before the next commit is told of: it is not in them, and counts itself."""
-        if not isinstance(answer, BaseException):
+        if isinstance(answer, BaseException):
+            self._is_certain = False  # counted anew with the next commit
+        else:
             self._streams, self._open_streams, self._entries = answer
         if not recounted.done():
             recounted.set_result(None)

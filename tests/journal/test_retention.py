@@ -309,3 +309,19 @@ async def test_a_commit_right_after_a_pruning_is_counted(journal, monkeypatch):
     await journal.prune(2_000)
     stats = await journal.stats()
     assert (stats.streams, stats.open_streams, stats.entries) == await journal._writer.run(totals)
+
+
+async def test_totals_that_could_not_be_counted_after_a_pruning_are_with_the_next_commit(journal, monkeypatch):
+    await close_runs(journal, ["old"])
+    totals = statements.totals
+
+    def failing(connection):
+        monkeypatch.undo()
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(statements, "totals", failing)
+    assert (await journal.prune(2_000)).runs == 1
+    await journal.append(append("r1", 0, "a"))
+    stats = await journal.stats()
+    assert (stats.streams, stats.open_streams, stats.entries) == await journal._writer.run(totals)
+    assert stats.streams == 1
