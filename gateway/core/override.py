@@ -36,8 +36,8 @@ from urllib.parse import unquote_plus
 from gateway.core.message import Headers
 
 __all__ = [
-    "FIELDS", "PARAMETERS", "SPELLINGS", "Lookout", "is_suspect", "lookout", "objection", "parameters", "second_field",
-    "suspecting",
+    "FIELDS", "PARAMETERS", "SPELLINGS", "Lookout", "finder", "is_suspect", "lookout", "objection", "parameters",
+    "second_field",
 ]  # fmt: skip
 
 FIELDS: Final = frozenset(
@@ -150,12 +150,15 @@ def is_suspect(data: bytes) -> bool:
     return data.find(b'"_') >= 0 or data.find(b"\\u00") >= 0
 
 
-def suspecting(content_type: str) -> Callable[[bytes], bool]:
-    """Return what says of a whole body of a kind whether it may have a field that could replace the method."""
+def finder(content_type: str) -> Callable[[bytes], bool] | None:
+    """Return what says of a whole body of a kind whether it has a field that could replace the method; see `lookout`."""
     found = lookout(content_type)
     if found is None:
-        return lambda data: False
-    return is_suspect if "json" in content_type.lower() else lambda data: Lookout(found.pattern).finds(data)
+        return None
+    pattern = found.pattern
+    if pattern is _MEMBER:
+        return lambda data: is_suspect(data) and Lookout(pattern).finds(data)
+    return lambda data: Lookout(pattern).finds(data)
 
 
 def objection(what: str, tool: str) -> str:

@@ -5,14 +5,15 @@ Those at hand are before anything is sent; those that stream are piece by piece,
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from gateway.core.message import Body, BytesBody
-from gateway.core.override import Lookout, lookout
+from gateway.core.override import Lookout, finder, lookout
 from gateway.core.routing import SAFE_METHODS
+from gateway.core.tool import Operation
 from gateway.ingress.request import IncomingRequest, UploadBroken
 
-__all__ = ["Watched", "names_method", "watched"]
+__all__ = ["Watched", "names_method", "overriding", "watched"]
 
 
 class Watched:
@@ -65,6 +66,13 @@ def watched(request: IncomingRequest, kind: str) -> Body | None:
     if data is None:
         return Watched(request.stream(), found)
     return None if found.finds(data) else request.stream()
+
+
+def overriding(method: str, kind: str, operation: Operation) -> Callable[[bytes], bool] | None:
+    """Return what says of a whole body of such calls whether it is to be refused, as `watched` and `names_method` would be
+    asked; None where no body is."""
+    is_free = "_method" in operation.overrides or (operation.is_read and method in SAFE_METHODS)
+    return None if is_free else finder(kind)
 
 
 async def names_method(kind: str, body: Body) -> bool:

@@ -31,11 +31,10 @@ from gateway.core.headers import protected_option, replace_fields
 from gateway.core.manifest import Tier
 from gateway.core.message import Body, BytesBody, Headers, Reply, Request, body_bytes
 from gateway.core.outcome import RESULTS, Failed, InDoubt, Outcome, Refusal, Rejected, Success
-from gateway.core.override import SPELLINGS, is_suspect, objection, second_field, suspecting
+from gateway.core.override import SPELLINGS, is_suspect, objection, second_field
 from gateway.core.paths import ToolTarget, split_target
 from gateway.core.problem import Problem, problem
 from gateway.core.remembered import Remembered
-from gateway.core.routing import SAFE_METHODS
 from gateway.core.tool import AmbiguousPath, Catalog, Operation, ToolSpec
 from gateway.core.websocket import SWITCHING, VERSION, request_problem, switching
 from gateway.egress import Switched
@@ -43,7 +42,7 @@ from gateway.egress.spool import Spool, SpoolFailed, TooLarge
 from gateway.ingress.caller import Caller, caller_of
 from gateway.ingress.forward import Forward, Traveller
 from gateway.ingress.http import AtOnce, IncomingRequest, OutgoingResponse, UploadBroken
-from gateway.ingress.lookout import Watched, names_method, watched
+from gateway.ingress.lookout import Watched, names_method, overriding, watched
 from gateway.ingress.refusing import Refusing
 from gateway.ingress.repeated import Repeated
 from gateway.journal.trajectories import Trajectories
@@ -230,14 +229,13 @@ class Proxy:
             target = call.request.target.decode("ascii")
             named = action_namer(f"{call.tool.name}.{operation.name}", request.method, target, kind)
         is_certain = not operation.is_declared or not is_json(kind)
-        is_watched = "_method" not in operation.overrides and not (operation.is_read and request.method in SAFE_METHODS)
         return Repeated(
             call,
             self._clock,
             named,
             self._refused_at_once,
             is_certain=is_certain,
-            is_suspect=suspecting(kind) if is_watched else _is_innocent,
+            is_overriding=overriding(request.method, kind, operation),
             body_max=self._limits.body_max,
         )
 
@@ -815,10 +813,6 @@ _lowered = Remembered[str, bytes](lambda name: name.lower().encode("ascii"))
 
 def _declared(tool: ToolSpec) -> list[str]:
     return sorted(name for name, operation in tool.operations.items() if operation.is_declared)
-
-
-def _is_innocent(data: bytes) -> bool:
-    return False
 
 
 def _kind(request: IncomingRequest) -> str:

@@ -33,7 +33,7 @@ class Repeated:
         is_certain: whether the tool reads every body so.
         refused: `Pipeline.refused_at_once`.
         body_max: bytes of the largest body taken.
-        is_suspect: whether a body has to be looked through for a second word about the method (`core/override.py`).
+        is_overriding: whether a body is to be refused for a second word about the method; None: none is.
     """
 
     __slots__ = (
@@ -42,7 +42,7 @@ class Repeated:
         "_clock",
         "_initial",
         "_is_certain",
-        "_is_suspect",
+        "_is_overriding",
         "_latest",
         "_named",
         "_refused",
@@ -57,7 +57,7 @@ class Repeated:
         *,
         is_certain: bool,
         body_max: int,
-        is_suspect: Callable[[bytes], bool],
+        is_overriding: Callable[[bytes], bool] | None,
     ) -> None:
         self._call = call
         self._clock = clock
@@ -65,7 +65,7 @@ class Repeated:
         self._is_certain = is_certain
         self._refused = refused
         self._body_max = body_max
-        self._is_suspect = is_suspect
+        self._is_overriding = is_overriding
         self._initial = (call.trajectory, call.traceparent)
         self._latest: bytes | None = None
 
@@ -80,7 +80,7 @@ class Repeated:
                 return None
             if data != self._latest and not self._takes(data, named):
                 return None
-        elif data and self._is_suspect(data):
+        elif data and self._is_overriding is not None and self._is_overriding(data):
             return None
         call.trajectory, call.traceparent = self._initial
         call.tracestate, call.trace, call.attempt = None, None, 0
@@ -90,6 +90,8 @@ class Repeated:
 
     def _takes(self, data: bytes, named: Callable[[bytes], tuple[bytes, bool]]) -> bool:
         self._call.action, is_canonical = named(data)
-        is_taken = (is_canonical or self._is_certain) and not self._is_suspect(data)
+        is_taken = is_canonical or self._is_certain
+        if self._is_overriding is not None and self._is_overriding(data):
+            is_taken = False
         self._latest = data if is_taken and len(data) <= KEPT_BYTES else None
         return is_taken

@@ -32,7 +32,7 @@ class Bench:
             named,
             self.refused,
             is_certain=False,
-            is_suspect=lambda data: data == b"!",
+            is_overriding=lambda data: data == b"!",
             body_max=1 << 20,
         )
 
