@@ -120,13 +120,16 @@ def fetch(
         sys.exit(EXIT_UNREACHABLE)
 
 
+_NEXT_LINE = "\n    | "
+
+
 def plain(text: str) -> str:
     """Return a text that moves no cursor, hides nothing and cannot pass for a line of ours.
 
     Control and direction characters are shown as escapes; further lines are indented behind a bar.
     """
     lines = text.split("\n")
-    return "\n    | ".join(line if line.isprintable() else "".join(map(_visible, line)) for line in lines)
+    return _NEXT_LINE.join(line if line.isprintable() else "".join(map(_visible, line)) for line in lines)
 
 
 def _visible(character: str) -> str:
@@ -201,7 +204,7 @@ def _read(error: urllib.error.HTTPError) -> dict[str, Any]:
 
 def show(rows: list[list[str]], heads: list[str]) -> None:
     """Print a table: drawn on a terminal, tab-separated elsewhere. A row is one line."""
-    rows = [[cell.replace("\n    | ", " ") for cell in row] for row in rows]
+    rows = [[cell.replace(_NEXT_LINE, " ") for cell in row] for row in rows]
     if not sys.stdout.isatty():
         for row in rows:
             click.echo("\t".join(row))

@@ -115,7 +115,7 @@ class Run:
         parent: the run that counts it among its children, if that is not the one its packet names: that one is over.
         meter: what it has spent, once somebody asks; `stages/budget.py` keeps it here.
         watch: its watchdog, once it has one; `stages/watchdog.py` keeps it here, so that both end together.
-        woken_s: monotonic time when somebody asked for it while it was parked; 0.0: nobody did.
+        woken_s: monotonic time when somebody asked for it while it was parked, or parking it failed; 0.0: neither.
     """
 
     __slots__ = (
