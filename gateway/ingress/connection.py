@@ -165,13 +165,13 @@ class AgentConnection(BaseProtocol):
             return
         if self._is_deaf:
             return
-        parser, is_fresh = self._parser, False
+        parser, is_from_its_head = self._parser, False
         if parser is None:
             if self._task is None and (known := self._server.heads(data)) is not None:
                 self._take(IncomingRequest(self, known, KNOWN, None))
                 return
             # Behind empty lines, which a parser skips (RFC 9112 section 2.2), nobody can tell from here where the head ends.
-            parser, is_fresh = self._server.limits.new_parser(self, self._loop), data[:1] > b"\r"
+            parser, is_from_its_head = self._server.limits.new_parser(self, self._loop), data[:1] > b"\r"
             self._parser = parser
         elif self._missing > 0:
             self._missing -= len(data)
@@ -179,7 +179,7 @@ class AgentConnection(BaseProtocol):
         is_of_body = incoming is not None and not incoming.is_eof()
         try:
             messages, is_upgrade, tail = parser.feed_data(data)
-            if is_fresh and len(messages) == 1 and self._task is None and not is_upgrade:
+            if is_from_its_head and len(messages) == 1 and self._task is None and not is_upgrade:
                 message, content = messages[0]
                 if content.is_eof() and data.find(_HEAD_END) + 4 + content.total_bytes == len(data):
                     self._parser = None  # exactly one request is what nearly always comes
@@ -208,7 +208,7 @@ class AgentConnection(BaseProtocol):
             self._throw_away()
         elif self._task is None and self._queue:
             self._next()
-            if is_fresh and self._request is not None and (size := self._request.body_size) is not None:
+            if is_from_its_head and self._request is not None and (size := self._request.body_size) is not None:
                 self._missing = data.find(_HEAD_END) + 4 + size - len(data)
         if not self._missing and ((incoming := self._incoming) is None or incoming.is_eof()):
             self._parser, self._incoming, self._missing = None, None, _UNKNOWN
